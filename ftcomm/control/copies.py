@@ -6,10 +6,11 @@ until it has, so only silence ends a link early.  Both sides are tasks of contro
 serves while its user computes (rule R20).
 """
 
+import functools
+
 import numpy as np
 import trio
 
-from ftcomm.config.job_settings import PACKING_SIGNS
 from ftcomm.control.driver import Driver
 from ftcomm.control.idle_timeout import IdleTimeoutStream
 from ftcomm.control.links.checksums import checked_stream
@@ -22,6 +23,7 @@ from ftcomm.control.message_stream import (
     send_all,
     send_message,
 )
+from ftcomm.control.offers import await_offer
 from ftcomm.diagnostics.os_errors import describe
 from ftcomm.errors import ProtocolError
 from ftcomm.memory.packed_result import result_digest
@@ -37,15 +39,12 @@ from ftcomm.recovery.events import CopyFetched, CopyLost, FetchCopies
 
 async def serve_copies(driver: Driver, sock: trio.socket.SocketType, context: DataContext) -> None:
     """Send what the rank asks for that may have it; an epoch change ends it."""
-    with trio.CancelScope() as scope:
-        driver.epoch_scopes.add(scope)
+    with driver.epoch_scopes.opened():
         try:
             stream = checked_stream(driver.hub, sock, context.from_rank)
             await _serve(driver, stream, context)
         except BROKEN as error:
             driver.hub.log.debug("serving rank %d ended: %r", context.from_rank, error)
-        finally:
-            driver.epoch_scopes.discard(scope)
 
 
 async def _serve(driver: Driver, sock: ByteStream, context: DataContext) -> None:
@@ -53,7 +52,8 @@ async def _serve(driver: Driver, sock: ByteStream, context: DataContext) -> None
     if not isinstance(request, CopyRequest) or request.epoch != context.epoch:
         raise ProtocolError(f"expected a request of epoch {context.epoch}, got {request!r:.200}")
     for name in request.names:
-        offer = await _offer(driver, sock, name, context.from_rank)
+        look = functools.partial(driver.hub.core.copied.offer, name, context.from_rank)
+        offer = await await_offer(driver, sock, look)
         driver.hub.fault("serving")
         if isinstance(offer, Offer):
             await send_message(sock, CopyItem(0, 0, offer.value))
@@ -63,36 +63,14 @@ async def _serve(driver: Driver, sock: ByteStream, context: DataContext) -> None
         await send_all(sock, raw)
 
 
-async def _offer(
-    driver: Driver, sock: ByteStream, name: CopyName, asker: int
-) -> ResultCopy | Offer:
-    """The result, as soon as this rank has it, or `GONE`; the asker hears meanwhile."""
-    every = driver.hub.settings.detect_within / PACKING_SIGNS
-    with driver.contributions.watched() as news:
-        while True:
-            came = news.next()  # before the look: what comes behind it sets this event
-            with driver.hub.lock:
-                offer = driver.hub.core.copied.offer(name, asker)
-            if offer is not Offer.NOT_YET:
-                return offer
-            with trio.move_on_after(every) as patience:
-                await came.wait()
-            if patience.cancelled_caught:
-                await send_message(sock, FetchWait())
-
-
 # --- the side of the rank that lacks results ----------------------------------------------------
 
 
 async def ask_for_copies(driver: Driver, order: FetchCopies) -> None:
     """Ask one rank for all that `order` names."""
-    with trio.CancelScope() as scope:
-        driver.epoch_scopes.add(scope)
-        try:
-            if driver.hub.core.view.epoch == order.epoch:
-                await _ask(driver, order)
-        finally:
-            driver.epoch_scopes.discard(scope)
+    with driver.epoch_scopes.opened():
+        if driver.hub.core.view.epoch == order.epoch:
+            await _ask(driver, order)
 
 
 async def _ask(driver: Driver, order: FetchCopies) -> None:

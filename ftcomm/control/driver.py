@@ -14,6 +14,7 @@ import trio
 from ftcomm.config.environment import JobSettings
 from ftcomm.config.memory_limits import memory_limit
 from ftcomm.control.durable_tasks import DurableTasks
+from ftcomm.control.epoch_scopes import EpochScopes
 from ftcomm.control.hub import Hub
 from ftcomm.control.result_journal import ResultJournal
 from ftcomm.control.user_news import UserNews
@@ -61,8 +62,7 @@ class Driver:
 
     Attributes:
         changed: set, and replaced, whenever the core's state or epoch may have changed.
-        epoch_scope: cancelled when the epoch's links are closed; dials, fetches and serving run
-            under it.
+        epoch_scopes: of the tasks that the end of the epoch's links ends.
         hung_up: set when this process has no more part in the job.
         attempts: numbers for attempts to dial links of several connections.
         contributions: what tasks wait for that serve parts of calls.
@@ -75,7 +75,7 @@ class Driver:
         self.nursery = nursery
         self.changed = trio.Event()
         self.hung_up = trio.Event()
-        self.epoch_scopes: set[trio.CancelScope] = set()
+        self.epoch_scopes = EpochScopes()
         self.attempts = itertools.count(1)
         self.outbox: trio.MemorySendChannel[WorkerMessage] | None = None
         self.cut_control: trio.CancelScope | None = None
@@ -250,8 +250,7 @@ class Driver:
 
     def _close_links(self) -> None:
         self.hub.retire_links()
-        for scope in list(self.epoch_scopes):
-            scope.cancel()
+        self.epoch_scopes.cancel()
 
     def _queue_dial(self, epoch: int, rank: int) -> None:
         if self.dials is not None:

@@ -58,14 +58,11 @@ from ftcomm.state.lazy import LazyState
 
 async def serve_fetch(driver: Driver, sock: trio.socket.SocketType, context: DataContext) -> None:
     """Send what is asked for; an epoch change ends it, and the next plan asks again."""
-    with trio.CancelScope() as scope:
-        driver.epoch_scopes.add(scope)
+    with driver.epoch_scopes.opened():
         try:
             await _serve(driver, checked_stream(driver.hub, sock, context.from_rank), context.epoch)
         except BROKEN as error:
             driver.hub.log.debug("serving rank %d ended: %r", context.from_rank, error)
-        finally:
-            driver.epoch_scopes.discard(scope)
 
 
 async def _serve(driver: Driver, sock: ByteStream, epoch: int) -> None:
@@ -189,13 +186,9 @@ async def keep_fetching(driver: Driver, orders: trio.MemoryReceiveChannel[FetchO
 
 
 async def _fetch(driver: Driver, order: StartFetch) -> None:
-    with trio.CancelScope() as scope:
-        driver.epoch_scopes.add(scope)
-        try:
-            if driver.hub.core.view.epoch == order.epoch:
-                await _fetch_from(driver, order)
-        finally:
-            driver.epoch_scopes.discard(scope)
+    with driver.epoch_scopes.opened():
+        if driver.hub.core.view.epoch == order.epoch:
+            await _fetch_from(driver, order)
 
 
 async def _fetch_from(driver: Driver, order: StartFetch) -> None:

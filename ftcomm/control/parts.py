@@ -6,13 +6,13 @@ so only silence ends a link early.  Both sides are tasks of control threads: a r
 user computes.
 """
 
+import functools
 import time
 from typing import Any
 
 import numpy as np
 import trio
 
-from ftcomm.config.job_settings import PACKING_SIGNS
 from ftcomm.control.driver import Driver
 from ftcomm.control.idle_timeout import IdleTimeoutStream
 from ftcomm.control.links.checksums import checked_stream
@@ -25,6 +25,7 @@ from ftcomm.control.message_stream import (
     send_all,
     send_message,
 )
+from ftcomm.control.offers import await_offer
 from ftcomm.diagnostics.os_errors import describe
 from ftcomm.errors import ProtocolError
 from ftcomm.memory.pool import LoggedResult, dtype_from_wire, stored_from_wire
@@ -41,22 +42,20 @@ from ftcomm.recovery.events import FetchParts, PartFetched, PartLost
 
 async def serve_part(driver: Driver, sock: trio.socket.SocketType, context: DataContext) -> None:
     """Send one part to the rank that asks; an epoch change ends it: the next plan asks again."""
-    with trio.CancelScope() as scope:
-        driver.epoch_scopes.add(scope)
+    with driver.epoch_scopes.opened():
         try:
             stream = checked_stream(driver.hub, sock, context.from_rank)
             await _serve(driver, stream, context)
         except BROKEN as error:
             driver.hub.log.debug("serving rank %d ended: %r", context.from_rank, error)
-        finally:
-            driver.epoch_scopes.discard(scope)
 
 
 async def _serve(driver: Driver, sock: ByteStream, context: DataContext) -> None:
     request = await receive_message(sock)
     if not isinstance(request, PartRequest) or request.epoch != context.epoch:
         raise ProtocolError(f"expected a request of epoch {context.epoch}, got {request!r:.200}")
-    offer = await _offer(driver, sock, request.position)
+    look = functools.partial(driver.hub.core.contributed.offer, request.position)
+    offer = await await_offer(driver, sock, look)
     driver.hub.fault("serving")
     if isinstance(offer, Offer):
         await send_message(sock, FetchEnd(offer.value))
@@ -65,26 +64,6 @@ async def _serve(driver: Driver, sock: ByteStream, context: DataContext) -> None
     raw = part.raw()
     await send_message(sock, PartItem(offer.signature, part.dtype, part.shape, raw.nbytes))
     await send_all(sock, raw)
-
-
-async def _offer(driver: Driver, sock: ByteStream, position: Position) -> Contribution | Offer:
-    """The contribution, as soon as this rank's user has made that call; the asker hears meanwhile.
-
-    Returns:
-        GONE where this rank has passed the call and keeps nothing of it.
-    """
-    every = driver.hub.settings.detect_within / PACKING_SIGNS
-    with driver.contributions.watched() as news:
-        while True:
-            made = news.next()  # before the look: what is logged behind it sets this event
-            with driver.hub.lock:
-                offer = driver.hub.core.contributed.offer(position)
-            if offer is not Offer.NOT_YET:
-                return offer
-            with trio.move_on_after(every) as patience:
-                await made.wait()
-            if patience.cancelled_caught:
-                await send_message(sock, FetchWait())
 
 
 def part_for(contribution: Contribution, rank: int) -> LoggedResult:
@@ -105,13 +84,9 @@ def ask_for_parts(driver: Driver, order: FetchParts) -> None:
 
 
 async def _ask(driver: Driver, epoch: int, position: Position, rank: int) -> None:
-    with trio.CancelScope() as scope:
-        driver.epoch_scopes.add(scope)
-        try:
-            if driver.hub.core.view.epoch == epoch:
-                await _ask_rank(driver, epoch, position, rank)
-        finally:
-            driver.epoch_scopes.discard(scope)
+    with driver.epoch_scopes.opened():
+        if driver.hub.core.view.epoch == epoch:
+            await _ask_rank(driver, epoch, position, rank)
 
 
 async def _ask_rank(driver: Driver, epoch: int, position: Position, rank: int) -> None:

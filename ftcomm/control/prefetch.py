@@ -99,8 +99,7 @@ def _head(version: int, nbytes: int, what: str) -> FetchItem:
 async def prefetch(driver: Driver, start: StartPrefetch) -> None:
     """Fetch as ordered; a rank that this process gets meanwhile ends it."""
     order, ended = start.order, PrefetchEnded(start.number)
-    with trio.CancelScope() as scope:
-        driver.epoch_scopes.add(scope)
+    with driver.epoch_scopes.opened():
         try:
             ended = await _fetched(driver, start)
         except BROKEN as error:
@@ -109,8 +108,6 @@ async def prefetch(driver: Driver, start: StartPrefetch) -> None:
                 "checkpoint %d was not fetched in advance from rank %d: %s",
                 order.version, order.rank, reason,
             )  # fmt: skip
-        finally:
-            driver.epoch_scopes.discard(scope)
     driver.apply(ended)
 
 

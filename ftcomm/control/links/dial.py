@@ -184,11 +184,7 @@ def _planned(driver: Driver, rank: int, sock: trio.socket.SocketType) -> trio.so
 
 async def _hold(driver: Driver, *socks: trio.socket.SocketType) -> None:
     """Keep sockets open, and do nothing with them, until the epoch ends."""
-    with trio.CancelScope() as scope, contextlib.ExitStack() as held:
+    with driver.epoch_scopes.opened(), contextlib.ExitStack() as held:
         for sock in socks:
             held.enter_context(sock)
-        driver.epoch_scopes.add(scope)
-        try:
-            await trio.sleep_forever()
-        finally:
-            driver.epoch_scopes.discard(scope)
+        await trio.sleep_forever()

@@ -273,13 +273,11 @@ async def keep_dialling(
 
 
 async def _dial(driver: Driver, epoch: int, rank: int, busy: set[tuple[int, int]]) -> None:
-    with trio.CancelScope() as scope:
-        driver.epoch_scopes.add(scope)
+    with driver.epoch_scopes.opened():
         try:
             if driver.hub.core.view.epoch == epoch:
                 await _dial_patiently(driver, epoch, rank)
         finally:
-            driver.epoch_scopes.discard(scope)
             busy.discard((epoch, rank))
 
 

@@ -159,13 +159,11 @@ class Gathering:
 
     async def _wait(self, half: HalfBundle, conn: Socket) -> None:
         driver = self._driver
-        with trio.CancelScope() as scope, driver.hub.kept_from_children(conn):
+        with driver.epoch_scopes.opened() as scope, driver.hub.kept_from_children(conn):
             scope.deadline = trio.current_time() + BUNDLE_DEADLINE_S
-            driver.epoch_scopes.add(scope)
             try:
                 await half.over.wait()
             finally:
-                driver.epoch_scopes.discard(scope)
                 half.over.set()  # who goes takes the others with it
 
 

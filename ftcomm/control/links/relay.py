@@ -61,15 +61,12 @@ async def _hear_relay(sock: trio.socket.SocketType, rank: int, via: int) -> None
 
 async def serve_relay(driver: Driver, sock: trio.socket.SocketType, context: DataContext) -> None:
     """Connect to the wanted rank and copy both ways until both directions or the epoch end."""
-    with trio.CancelScope() as scope, driver.hub.kept_from_children(sock):
-        driver.epoch_scopes.add(scope)
+    with driver.epoch_scopes.opened(), driver.hub.kept_from_children(sock):
         try:
             await _relay(driver, sock, context)
         except BROKEN as error:
             ends = (context.from_rank, context.to_rank)
             driver.hub.log.debug("relaying between ranks %d and %d ended: %r", *ends, error)
-        finally:
-            driver.epoch_scopes.discard(scope)
 
 
 async def _relay(driver: Driver, sock: trio.socket.SocketType, context: DataContext) -> None:

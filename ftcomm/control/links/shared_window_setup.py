@@ -48,15 +48,12 @@ def locate_shared_window(driver: Driver, epoch: int) -> None:
 
 
 async def _locate(driver: Driver, epoch: int) -> None:
-    with trio.CancelScope() as scope:
-        driver.epoch_scopes.add(scope)
+    with driver.epoch_scopes.opened():
         try:
             if driver.hub.core.view.epoch == epoch:
                 await _open_shared_window(driver, epoch)
         except (*BROKEN, NoSharedMemory) as error:
             driver.hub.log.info("this rank keeps results of its own: %s", describe(error))
-        finally:
-            driver.epoch_scopes.discard(scope)
 
 
 async def _open_shared_window(driver: Driver, epoch: int) -> None:

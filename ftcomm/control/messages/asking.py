@@ -59,13 +59,11 @@ class MessageLinks:
         orders.send_nowait(order)
 
     async def _run(self, epoch: int, source: int, orders: _Orders) -> None:
-        with trio.CancelScope() as scope:
-            self._driver.epoch_scopes.add(scope)
+        with self._driver.epoch_scopes.opened():
             try:
                 if self._driver.hub.core.view.epoch == epoch:
                     await self._receive_all(epoch, source, orders)
             finally:
-                self._driver.epoch_scopes.discard(scope)
                 self._asking.pop((epoch, source), None)
 
     async def _receive_all(self, epoch: int, source: int, orders: _Orders) -> None:

@@ -21,14 +21,12 @@ async def serve_messages(
     driver: Driver, sock: trio.socket.SocketType, context: DataContext
 ) -> None:
     """Send what is asked for until the epoch ends: the next plan lets the receiver ask again."""
-    with trio.CancelScope() as scope, driver.hub.kept_from_children(sock):
-        driver.epoch_scopes.add(scope)
+    with driver.epoch_scopes.opened(), driver.hub.kept_from_children(sock):
         link = _MessageLink(driver, sock, context)
         try:
             await link.run()
         finally:
             link.end()
-            driver.epoch_scopes.discard(scope)
 
 
 class _MessageLink:

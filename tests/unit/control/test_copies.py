@@ -15,6 +15,7 @@ import trio.lowlevel
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.control import copies
 from ftcomm.control.copies import ask_for_copies
+from ftcomm.control.epoch_scopes import EpochScopes
 from ftcomm.control.message_stream import receive_message, send_all, send_message
 from ftcomm.control.user_news import UserNews
 from ftcomm.errors import ProtocolError
@@ -95,7 +96,7 @@ def a_driver(core: WorkerMachine, nursery: trio.Nursery) -> Any:
         token.run_sync_soon(function)
 
     return SimpleNamespace(
-        hub=hub, nursery=nursery, epoch_scopes=set(), apply=apply, said=said,
+        hub=hub, nursery=nursery, epoch_scopes=EpochScopes(), apply=apply, said=said,
         contributions=UserNews(run_soon),
     )  # fmt: skip
 

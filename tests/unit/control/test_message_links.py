@@ -13,6 +13,7 @@ import pytest
 import trio
 
 from ftcomm.config.job_settings import JobSettings
+from ftcomm.control.epoch_scopes import EpochScopes
 from ftcomm.control.message_stream import receive_exactly, receive_message, send_all, send_message
 from ftcomm.control.messages import asking
 from ftcomm.control.messages.asking import MessageLinks
@@ -82,7 +83,7 @@ def a_driver(core: WorkerMachine, nursery: trio.Nursery) -> Any:
         token.run_sync_soon(function)
 
     return SimpleNamespace(
-        hub=hub, nursery=nursery, epoch_scopes=set(), apply=apply, arrived=apply, said=said,
+        hub=hub, nursery=nursery, epoch_scopes=EpochScopes(), apply=apply, arrived=apply, said=said,
         orders=orders,
         message_news=UserNews(run_soon), taken_news=UserNews(run_soon),
     )  # fmt: skip

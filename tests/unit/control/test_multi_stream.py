@@ -61,7 +61,7 @@ async def test_the_last_brings_all_in_the_order_of_the_streams(listener: Listeni
     before = dict(listener.took)
     await listener.bring("b", context(1, 1))
     assert (before, listener.took) == ({}, {"a": None, "b": ["a", "b", "c"], "c": None})
-    assert listener.driver.epoch_scopes == set()
+    assert not listener.driver.epoch_scopes
 
 
 async def test_of_two_attempts_that_interleave_the_later_one_becomes_the_link(
@@ -120,8 +120,7 @@ async def test_half_a_bundle_ends_with_its_epoch_and_the_next_begins_anew(
     listener: Listening,
 ) -> None:
     await listener.bring("a", context(7, 0))
-    for scope in list(listener.driver.epoch_scopes):
-        scope.cancel()
+    listener.driver.epoch_scopes.cancel()
     await trio.testing.wait_all_tasks_blocked()
     ended = dict(listener.took)
     for stream in range(3):

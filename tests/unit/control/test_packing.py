@@ -12,6 +12,7 @@ import trio
 import trio.testing
 
 from ftcomm.config.job_settings import PACKING_SIGNS, JobSettings
+from ftcomm.control.epoch_scopes import EpochScopes
 from ftcomm.control.fetch import _serve, serve_fetch
 from ftcomm.control.idle_timeout import IdleTimeoutStream
 from ftcomm.control.links.checksums import checked_stream
@@ -76,7 +77,11 @@ async def a_holder(state: HeavyState) -> AsyncIterator[Any]:
     async with trio.open_nursery() as nursery:
         try:
             yield SimpleNamespace(
-                hub=hub, nursery=nursery, apply=events.append, events=events, epoch_scopes=set()
+                hub=hub,
+                nursery=nursery,
+                apply=events.append,
+                events=events,
+                epoch_scopes=EpochScopes(),
             )
         finally:
             state.lift()
@@ -168,14 +173,13 @@ async def test_the_next_epoch_does_not_wait_for_the_packing(
             await send_message(far, FetchRequest(1, 1, ()))
             driver.nursery.start_soon(cancelled_when_it_packs, driver, far)
             await serve_fetch(driver, near, DataContext("job", 1, 1, 0, 1))
-            assert driver.epoch_scopes == set()
+            assert not driver.epoch_scopes
 
 
 async def cancelled_when_it_packs(driver: Any, far: ByteStream) -> None:
     """Cancel the fetch when it packs, as `close_links` does."""
     await signs_of_packing(far, 1)
-    for scope in driver.epoch_scopes:
-        scope.cancel()
+    driver.epoch_scopes.cancel()
 
 
 # --- the fetcher's side -----------------------------------------------------------------------

@@ -14,6 +14,7 @@ import trio
 from ftcomm.collectives.dtypes import dtype_code
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.control import parts
+from ftcomm.control.epoch_scopes import EpochScopes
 from ftcomm.control.message_stream import receive_message, send_all, send_message
 from ftcomm.control.parts import ask_for_parts, part_for
 from ftcomm.control.user_news import UserNews
@@ -85,7 +86,7 @@ def a_driver(core: WorkerMachine, nursery: trio.Nursery, **more: Any) -> Any:
         token.run_sync_soon(function)
 
     return SimpleNamespace(
-        hub=hub, nursery=nursery, epoch_scopes=set(), apply=apply, said=said,
+        hub=hub, nursery=nursery, epoch_scopes=EpochScopes(), apply=apply, said=said,
         contributions=UserNews(run_soon), **more,
     )  # fmt: skip
 

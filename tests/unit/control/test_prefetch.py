@@ -11,6 +11,7 @@ import trio
 
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.control import prefetch
+from ftcomm.control.epoch_scopes import EpochScopes
 from ftcomm.control.message_stream import receive_message, send_all, send_message
 from ftcomm.protocol.codec import encode
 from ftcomm.protocol.link_messages import FetchEnd, FetchRequest
@@ -37,7 +38,7 @@ def a_driver(**changes: Any) -> Any:
         fault=lambda _: None,
         log=logging.getLogger("t"),
     )
-    return SimpleNamespace(hub=hub, apply=events.append, events=events, epoch_scopes=set())
+    return SimpleNamespace(hub=hub, apply=events.append, events=events, epoch_scopes=EpochScopes())
 
 
 async def served(held: Checkpoint | None) -> tuple[Any, bytes]:

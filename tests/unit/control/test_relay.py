@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from ftcomm.config.job_settings import JobSettings
+from ftcomm.control.epoch_scopes import EpochScopes
 from ftcomm.control.links.dial import RelayLost
 from ftcomm.control.links.manager import Listener, link_down, open_peer
 from ftcomm.control.links.relay import serve_relay
@@ -44,7 +45,7 @@ def a_driver(rank: int, ports: list[int], relay: int | None = None) -> Any:
         kept_from_children=lambda _: nullcontext(),
     )
     events: list[Any] = []
-    return SimpleNamespace(hub=hub, epoch_scopes=set(), apply=events.append, events=events)
+    return SimpleNamespace(hub=hub, epoch_scopes=EpochScopes(), apply=events.append, events=events)
 
 
 @asynccontextmanager
@@ -154,11 +155,10 @@ async def test_the_end_of_the_epoch_ends_the_pipe() -> None:
         async with listening(serve) as relay_port:
             driver = a_driver(0, [0, target_port, relay_port], relay=2)
             with await open_peer(driver, EPOCH, 1, "data") as sock:
-                (scope,) = relay.epoch_scopes
-                scope.cancel()
+                relay.epoch_scopes.cancel()
                 assert await sock.recv(1) == b""
                 await ended.wait()
-    assert relay.epoch_scopes == set()
+    assert not relay.epoch_scopes
 
 
 async def test_only_the_relay_of_the_plan_passes_bytes_on() -> None:

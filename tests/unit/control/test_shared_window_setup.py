@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from ftcomm.config.job_settings import JobSettings
+from ftcomm.control.epoch_scopes import EpochScopes
 from ftcomm.control.hub import Hub
 from ftcomm.control.links import shared_window_setup
 from ftcomm.control.links.dial import Near
@@ -53,7 +54,9 @@ class Rank:
             None,
         )
         self.hub.lock, self.hub.log = _Lock(), logging.getLogger("ftcomm.test_common")
-        self.driver: Any = SimpleNamespace(hub=self.hub, nursery=nursery, epoch_scopes=set())
+        self.driver: Any = SimpleNamespace(
+            hub=self.hub, nursery=nursery, epoch_scopes=EpochScopes()
+        )
 
 
 class _Lock:
@@ -101,7 +104,7 @@ async def test_who_asks_gets_the_memory_that_rank_0_makes(monkeypatch: pytest.Mo
     asking.hub.shared_window.join()
     assert asked.hub.shared_window.is_complete
     assert own_shared_window(asked.driver, EPOCH) is asked.hub.shared_window
-    assert asking.driver.epoch_scopes == set()
+    assert not asking.driver.epoch_scopes
     asked.hub.shared_window.forget_fd()
     del asked, asking
     monkeypatch.undo()
