@@ -10,7 +10,7 @@ import pytest
 
 import ftcomm
 from ftcomm.errors import ThreadError
-from ftcomm.protocol.signature import Algorithm, Kind, OpCode, Signature, is_compatible
+from ftcomm.protocol.signature import Algorithm, Kind, LogMode, OpCode, Signature, is_compatible
 
 CALLS = [
     "allreduce",
@@ -92,6 +92,24 @@ def test_only_what_follows_from_the_input_may_differ_from_what_is_known() -> Non
         replace(whole, op_hash=8),
     ):
         assert not is_compatible(known.encode(), other.encode())
+
+
+@pytest.mark.parametrize(
+    ("known", "whole", "may_be"),
+    [
+        (LogMode.BY_SIZE, LogMode.WHOLE, True),
+        (LogMode.BY_SIZE, LogMode.CONTRIBUTIONS, True),
+        (LogMode.BY_SIZE, LogMode.COPIES, False),
+        (LogMode.COPIES, LogMode.COPIES, True),
+        (LogMode.COPIES, LogMode.CONTRIBUTIONS, False),
+        (LogMode.CONTRIBUTIONS, LogMode.WHOLE, False),
+    ],
+)
+def test_a_log_that_is_known_stays_and_copies_are_never_the_choice_of_the_size(
+    known: LogMode, whole: LogMode, *, may_be: bool
+) -> None:
+    first, second = (Signature(Kind.ALLTOALL, count=4, log=log).encode() for log in (known, whole))
+    assert is_compatible(first, second) is may_be
 
 
 @pytest.mark.parametrize(
