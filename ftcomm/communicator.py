@@ -400,9 +400,7 @@ class Communicator:
             deadline: as for `allreduce`.
             tag: likewise.
         """
-        return self._run(
-            self._calls.allgather, x, CallOptions(deadline=deadline, tag=tag), out, copy=copy
-        )
+        return self._persistent.allgather(x, out, copy, deadline, tag)
 
     def allgatherv(
         self,
@@ -427,8 +425,7 @@ class Communicator:
             deadline: as for `allreduce`.
             tag: likewise.
         """
-        options = CallOptions(deadline=deadline, counts=counts, tag=tag)
-        return self._run(self._calls.allgatherv, x, options, out, copy=copy)
+        return self._persistent.allgatherv(x, counts, out, copy, deadline, tag)
 
     # --- collectives with a result of each rank's own: see `ftcomm.api.rank_result_forms` -----
 
@@ -468,7 +465,7 @@ class Communicator:
 
     def barrier(self, *, deadline: Deadline = None, tag: CallTag = None) -> None:
         """Return when every rank has entered it."""
-        self._run(self._calls.barrier, CallOptions(deadline=deadline, tag=tag))
+        self._persistent.barrier(deadline, tag)
 
     def bucketed(
         self, arrays: Sequence[Any], op: AnyOp = "sum", *, bucket_bytes: int = BUCKET_BYTES,

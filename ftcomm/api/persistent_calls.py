@@ -1,9 +1,14 @@
-"""Persistent calls: a call like one before it, from the same place, goes the fast path."""
+"""Persistent calls: a call like one before it, from the same place, goes the fast path.
 
+These are the calls whose schedule follows from their arguments alone, and which prove that all
+ranks have completed what came before.  A broadcast does not, so it is no such call.
+"""
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from sys import _getframe
 from time import perf_counter
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 import numpy as np
@@ -11,20 +16,23 @@ import numpy as np
 from ftcomm.api.collectives import CollectiveCalls
 from ftcomm.api.outputs import OutputPolicy, Result
 from ftcomm.api.session import Session
-from ftcomm.collectives.op_argument import NAME_OF_ID, Op, UncheckedOp
+from ftcomm.collectives.op_argument import NAME_OF_ID, Op, Reduction, UncheckedOp
 from ftcomm.config.deadline import Duration
 from ftcomm.engine.persistent_request import PersistentRequest
 from ftcomm.memory.pool import Pool
-from ftcomm.protocol.signature import CallTag
+from ftcomm.protocol.signature import CallTag, Kind
 from ftcomm.requests.builder import FORMS_KEPT
 from ftcomm.requests.call_site import passes_on
 from ftcomm.requests.options import CallOptions
-from ftcomm.requests.request import CollectiveSpec, Request, Submission
+from ftcomm.requests.request import NOTHING, CollectiveSpec, Request, Submission
 
 passes_on(__file__)
 
 Spot = tuple[CodeType, int]  # of a call in the user's code
 _TAGS = (type(None), int, str)  # equal ones are of one type, as long as no other type comes here
+# What is called, as a part of a key: the op of an allreduce, the text of counts, or one of these.
+# Numbers and no members of `Kind`, whose hash costs more than all the rest.
+_FUNCTION, _ALLGATHER, _BARRIER = -1, int(Kind.ALLGATHER), int(Kind.BARRIER)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,20 +41,25 @@ class PersistentCall:
 
     Attributes:
         code: of the user's function; held, because its identity is part of the key.
+        function: the reduction of the call before, if that is a function and no name.
         persistent: how to run one.
+        form: of the calls.
         share: of the log, that one takes.
         row: of the call statistics.
         nbytes: of the result.
+        flat_input: the input is 1-D.
         flat: the result is 1-D.
         pooled: its memory comes from a pool.
     """
 
     code: CodeType
+    function: object
     persistent: PersistentRequest
     form: CollectiveSpec
     share: int
     row: list[float]
     nbytes: int
+    flat_input: bool
     flat: bool
     pooled: bool
 
@@ -72,29 +85,100 @@ class PersistentCalls:
         tag: CallTag,
     ) -> Any:
         """An allreduce called from two frames above: repeated, or else by the slow path."""
-        caller = _getframe(2)
-        spot = None
-        if algorithm is None and wire is None and deadline is None and type(tag) in _TAGS:
+        spot: Spot | None = None
+        what: object = op
+        function: object = None
+        if type(op) is not str:
+            what, function = _named(op)
+        plain = (
+            algorithm is None and wire is None and deadline is None
+        )  # as `_spot`, without a call
+        if plain and what is not None and type(tag) in _TAGS:
+            caller = _getframe(2)
             spot = caller.f_code, caller.f_lasti
-            result = self._repeat(spot, x, op, tag, out, copy=copy)
+        if spot is not None:
+            result = self._repeat(spot, what, x, tag, out, copy=copy, function=function)
             if result is not None:
                 return result
         options = CallOptions(op, -1, algorithm, wire, deadline, tag=tag)
-        return self._session.run(self._remembered, spot, x, options, out, copy=copy)
+        return self._session.run(
+            self._remembered, spot, what, self._calls.allreduce, x, options, out, copy=copy
+        )
 
-    def _remembered(
-        self, spot: Spot | None, x: Any, options: CallOptions, out: Result | None, *, copy: bool
-    ) -> Submission[Any]:
-        """Build an allreduce; the next one from `spot` may be a repeated one."""
-        submission = self._calls.allreduce(x, options, out, copy=copy)
+    def allgather(
+        self, x: Any, out: Result | None, copy: bool, deadline: Duration | None, tag: CallTag
+    ) -> Result:
+        """An allgather, likewise."""
+        spot = _spot(_getframe(2), deadline, tag)
+        if spot is not None:
+            result = self._repeat(spot, _ALLGATHER, x, tag, out, copy=copy)
+            if result is not None:
+                return result
+        options = CallOptions(deadline=deadline, tag=tag)
+        return self._session.run(
+            self._remembered, spot, _ALLGATHER, self._calls.allgather, x, options, out, copy=copy
+        )
+
+    def allgatherv(
+        self,
+        x: Any,
+        counts: Sequence[int] | None,
+        out: Result | None,
+        copy: bool,
+        deadline: Duration | None,
+        tag: CallTag,
+    ) -> Result:
+        """An allgatherv, likewise; without counts its sizes are told anew in each call."""
+        spot, what = None, ""
+        if type(counts) is list or type(counts) is tuple:
+            spot, what = _spot(_getframe(2), deadline, tag), f"{counts}"  # 1, 1.0 and True differ
+        if spot is not None:
+            result = self._repeat(spot, what, x, tag, out, copy=copy)
+            if result is not None:
+                return result
+        options = CallOptions(deadline=deadline, counts=counts, tag=tag)
+        return self._session.run(
+            self._remembered, spot, what, self._calls.allgatherv, x, options, out, copy=copy
+        )
+
+    def barrier(self, deadline: Duration | None, tag: CallTag) -> None:
+        """A barrier, likewise."""
+        spot = _spot(_getframe(2), deadline, tag)
+        if (
+            spot is not None
+            and self._repeat(spot, _BARRIER, NOTHING, tag, None, copy=False) is not None
+        ):
+            return
+        self._session.run(self._remembered_barrier, spot, CallOptions(deadline=deadline, tag=tag))
+
+    def _remembered_barrier(self, spot: Spot | None, options: CallOptions) -> Submission[None]:
+        submission = self._calls.barrier(options)
         if spot is not None and isinstance(submission.request, Request):
-            self._remember(spot, x, options, submission.request.form)
+            self._remember(spot, _BARRIER, NOTHING, options, submission.request.form)
         return submission
 
-    def _remember(self, spot: Spot, x: Any, options: CallOptions, form: CollectiveSpec) -> None:
+    def _remembered(
+        self,
+        spot: Spot | None,
+        what: object,
+        build: Callable[..., Submission[Any]],
+        x: Any,
+        options: CallOptions,
+        out: Result | None,
+        *,
+        copy: bool,
+    ) -> Submission[Any]:
+        """Build a call; the next one from `spot` may be a repeated one."""
+        submission = build(x, options, out, copy=copy)
+        if spot is not None and isinstance(submission.request, Request):
+            self._remember(spot, what, x, options, submission.request.form)
+        return submission
+
+    def _remember(
+        self, spot: Spot, what: object, x: Any, options: CallOptions, form: CollectiveSpec
+    ) -> None:
         """The next call from `spot` with such arguments may be a persistent one."""
-        op = options.op
-        if type(x) is not np.ndarray or not _has_name(op) or not x.dtype.isnative:
+        if type(x) is not np.ndarray or not x.dtype.isnative:
             return
         persistent = self._session.engine.persistent(form)
         if persistent is None:
@@ -102,22 +186,38 @@ class PersistentCalls:
         if len(self._known) >= FORMS_KEPT:
             self._known.clear()
         code, at = spot
-        share, row = self._quota.share_of(form.nbytes), self._session.call_stats.row(form.kind)
-        flat, pooled = len(form.shape) == 1, form.nbytes >= Pool.MIN_LENT_BYTES
-        repeat = PersistentCall(code, persistent, form, share, row, form.nbytes, flat, pooled)
-        self._known[id(code), at, op, x.shape, x.dtype, options.tag] = repeat
+        self._known[id(code), at, what, x.shape, x.dtype, options.tag] = PersistentCall(
+            code=code,
+            function=options.op if what is _FUNCTION else None,
+            persistent=persistent,
+            form=form,
+            share=self._quota.share_of(form.nbytes),
+            row=self._session.call_stats.row(form.kind),
+            nbytes=form.nbytes,
+            flat_input=x.ndim == 1,
+            flat=len(form.shape) == 1,
+            pooled=form.nbytes >= Pool.MIN_LENT_BYTES,
+        )
 
     def _repeat(
-        self, spot: Spot, x: Any, op: Any, tag: CallTag, out: Any, *, copy: bool
+        self,
+        spot: Spot,
+        what: object,
+        x: Any,
+        tag: CallTag,
+        out: Any,
+        *,
+        copy: bool,
+        function: object = None,
     ) -> Result | None:
         """The result of a call like one before; None if there was none or it goes the long way."""
         if type(x) is not np.ndarray or not x.flags.c_contiguous:
             return None
-        if type(op) is not str and not _has_name(op):
-            return None
         code, at = spot
-        repeat = self._known.get((id(code), at, op, x.shape, x.dtype, tag))
-        if repeat is None or (out is not None and not _fits(out, x)):
+        repeat = self._known.get((id(code), at, what, x.shape, x.dtype, tag))
+        if repeat is None or repeat.function is not function:
+            return None
+        if out is not None and not _fits(out, repeat.form):
             return None
         account, guard, persistent = self._quota, self._guard, repeat.persistent
         total = account.nbytes + repeat.share
@@ -128,7 +228,7 @@ class PersistentCalls:
         if not guard.lock.take(_getframe(), before):
             return None
         try:
-            sendbuf = x if repeat.flat else x.reshape(-1)
+            sendbuf = x if repeat.flat_input else x.reshape(-1)
             place = (
                 self._output.place_in(out, sendbuf) if repeat.pooled and out is not None else None
             )
@@ -161,14 +261,28 @@ class PersistentCalls:
         return result  # nothing is called from here on, where Ctrl-C would lose it
 
 
-def _has_name(op: Any) -> bool:
-    """`op` is a name, or a builtin that stands for one: both have a hash and never change."""
-    return type(op) is str or type(op) is Op or id(op) in NAME_OF_ID
+def _spot(caller: FrameType, deadline: Duration | None, tag: CallTag) -> Spot | None:
+    """The place of a call; None if a call with these arguments is not repeated."""
+    if deadline is None and type(tag) in _TAGS:
+        return caller.f_code, caller.f_lasti
+    return None
 
 
-def _fits(out: Any, x: Result) -> bool:
-    """`out` can surely take a result like `x`."""
-    if type(out) is not np.ndarray or out.dtype is not x.dtype or out.shape != x.shape:
+def _named(op: Any) -> tuple[object, object]:
+    """The part of a key for an `op` that is no plain name, and the function that it is, if it is.
+
+    What ranks compare of a function with a name never changes.  Other functions are hashed anew in
+    each call, so these are not repeated.
+    """
+    if type(op) is Op or id(op) in NAME_OF_ID:
+        return op, None
+    is_named = op.is_named if type(op) is Reduction else isinstance(op, np.ufunc)
+    return (_FUNCTION, op) if is_named else (None, None)
+
+
+def _fits(out: Any, form: CollectiveSpec) -> bool:
+    """`out` can surely take a result of this form."""
+    if type(out) is not np.ndarray or out.dtype is not form.dtype or out.shape != form.shape:
         return False
     flags = out.flags
     return flags.writeable and flags.c_contiguous

@@ -36,6 +36,7 @@ class PersistentRequest:
     __slots__ = (
         "_call",
         "_complete",
+        "_copies",
         "_form",
         "_hub",
         "_in_shared_window",
@@ -64,6 +65,7 @@ class PersistentRequest:
         self._call = Called(form.signature, form.site)
         self._moves = moves
         self._schedule = form.schedule
+        self._copies = form.schedule.copies
         self._pooled = form.nbytes >= Pool.MIN_BYTES
         self._in_shared_window = self._pooled and suits_shared_window(
             self._schedule, form.dtype.itemsize
@@ -118,6 +120,9 @@ class PersistentRequest:
             if memory is not None:
                 return plane.run_in_shared_window(header, sendbuf, form, memory)
             recvbuf = plane.take(form.recvbuf_count, form.dtype)
+        for copy in self._copies:  # first: a step may send on what was copied
+            end = copy.work_lo + copy.source_hi - copy.source_lo
+            recvbuf[copy.work_lo : end] = sendbuf[copy.source_lo : copy.source_hi]
         done = plane.run_moves(self._schedule, self._moves, header, sendbuf, recvbuf, form.reducer)
         return recvbuf if done else None
 
@@ -125,7 +130,7 @@ class PersistentRequest:
 def persistent(
     hub: Hub, plane: DataPlane, form: CollectiveSpec, complete: Complete
 ) -> PersistentRequest | None:
-    """For calls that prove what came before, of one schedule without copies; else None."""
+    """For calls of one schedule that prove what came before; else None."""
     special = hub.faults is not None or hub.settings.verify != "none"
     special = special or hub.settings.call_deadline > 0  # which calls like these do not keep
     finishes = form.reducer is not None and form.reducer.finishes

@@ -442,7 +442,7 @@ class DataPlane:
 
     def persistent_moves(self, form: CollectiveSpec) -> tuple[Move, ...] | None:
         """The moves of a form that `run_moves` takes, else None."""
-        if form.schedule is None or form.schedule.copies or self._executor.probe is not None:
+        if form.schedule is None or self._executor.probe is not None:
             return None
         return self._executor.moves_of(form.schedule, form.dtype)
 

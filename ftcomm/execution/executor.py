@@ -212,7 +212,7 @@ class Executor:
         recvbuf: Array,
         reducer: Reducer | None,
     ) -> None:
-        """Run the moves of a schedule without copies; see `run`."""
+        """Run the moves of a schedule whose copies have been made; see `run`."""
         self._guarded((links, header, sendbuf, recvbuf, reducer), self._run_moves, moves, header)
 
     def read_ahead(self, link: Link) -> bytes:

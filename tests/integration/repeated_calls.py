@@ -1,7 +1,7 @@
 """A worker that makes the same calls again and again: ``repeated_calls.py FOLDER``.
 
 Worker 1 kills itself once, in the middle, if FOLDER holds a file ``kill``.  Rank 0 writes a digest
-of all results, and how many allreduces went the long way, into FOLDER.
+of all results, and how many calls went the long way, into FOLDER.
 """
 
 import hashlib
@@ -24,18 +24,20 @@ ROUNDS = 200
 DIES_IN = 140
 VERSION_ROUNDS = 50
 POOLED = 40_000
+KINDS = (Kind.ALLREDUCE, Kind.ALLGATHER, Kind.ALLGATHERV, Kind.BARRIER)
+NAMED = ftcomm.reduction(lambda a, b: np.maximum(a, b) + 1, name="higher")
 STREAMED = (393_216, 262_145)  # segment by segment; three ranks share out the first evenly
 
 
 class Counter:
-    """Counts the allreduces that go the long way."""
+    """Counts the calls of `KINDS` that go the long way."""
 
     def __init__(self) -> None:
         self.count = 0
         long_way = DistributedEngine.run
 
         def run(engine: DistributedEngine, call: Request) -> LoggedResult:
-            self.count += call.kind is Kind.ALLREDUCE
+            self.count += call.kind in KINDS
             return long_way(engine, call)
 
         DistributedEngine.run = run  # type: ignore[method-assign]  # to count
@@ -59,8 +61,12 @@ def one_round(comm: Communicator, number: int) -> list[Any]:
         comm.allreduce(base, op="mean", out=base),
         comm.allreduce(table.T),
         comm.allreduce([number, comm.rank]),
+        comm.allreduce(base, np.fmax),
+        comm.allreduce(base, NAMED),
     ]
+    comm.barrier()
     results += numbers(comm, number)
+    results += gathers(comm, number)
     if number % 5 == 0:
         results += [sum_of(comm, count, number) for count in STREAMED]
     if number % 7 == 0:
@@ -74,6 +80,24 @@ def numbers(comm: Communicator, number: int) -> list[Any]:
     got = [comm.allreduce(x, "max") for x in given]
     assert [type(x) for x in got] == [int, float, np.float32]
     return got
+
+
+def gathers(comm: Communicator, number: int) -> list[Any]:
+    """Every rank's rows: it brings one more than the rank before it."""
+    counts = list(range(1, comm.world_size + 1))
+    all_rows = [np.full((count, 2), number + 0.5 * count) for count in counts]
+    rows = all_rows[comm.rank]
+    ends = np.array([rows[0, 0], comm.rank])
+    large = np.full(POOLED, float(comm.rank + number))
+    results = [
+        comm.allgatherv(rows, counts),
+        comm.allgather(ends, out=np.empty((comm.world_size, 2))),
+        comm.allgather(large, copy=False),
+    ]
+    assert (results[0] == np.concatenate(all_rows)).all()
+    assert results[1].tolist() == [[each[0, 0], rank] for rank, each in enumerate(all_rows)]
+    assert (results[2][:, 0] == np.arange(comm.world_size) + number).all()
+    return results
 
 
 def sum_of(comm: Communicator, count: int, number: int) -> Any:

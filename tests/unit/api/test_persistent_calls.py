@@ -6,6 +6,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as some
 
@@ -26,13 +27,22 @@ CALL = {
     "strided": False,
     "tag": None,
 }
+FUNCTIONS = [
+    np.fmax,
+    lambda a, b: a + b,
+    *(ftcomm.reduction(lambda a, b: a + b, name=name) for name in ("one", "other")),
+]
 Calls = some.lists(
     some.fixed_dictionaries(
         {
-            "kind": some.sampled_from(["allreduce"] * 5 + ["broadcast", "barrier", "iallreduce"]),
+            "kind": some.sampled_from(
+                ["allreduce"] * 4
+                + ["allgather", "allgatherv"] * 2
+                + ["broadcast", "barrier", "iallreduce"]
+            ),
             "shape": some.sampled_from(SHAPES),
             "dtype": some.sampled_from(["float64", "int32", ">i4"]),
-            "op": some.sampled_from(["sum", "max", ftcomm.Op.MIN, sum, np.maximum]),
+            "op": some.sampled_from(["sum", "max", ftcomm.Op.MIN, sum, np.maximum, *FUNCTIONS]),
             "target": some.sampled_from(["new", "view", "out", "in place"]),
             "strided": some.booleans(),
             "tag": some.sampled_from([None, 1, "1", True]),
@@ -58,16 +68,24 @@ def _called(
     op: Any, target: str, *, strided: bool, tag: int | str | None,
 ) -> Any:  # fmt: skip
     if kind == "barrier":
-        return comm.barrier()
+        return comm.barrier(tag=tag)
     x = np.arange(number, number + np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
     x = np.asfortranarray(x) if strided and shape else x
     if kind == "broadcast":
         return comm.broadcast(x)
-    fits = x.flags.c_contiguous and x.dtype.isnative
+    copy, fits = target != "view", x.flags.c_contiguous and x.dtype.isnative
+    if kind == "allgather":
+        out = np.zeros((1, *shape), x.dtype) if target == "out" and fits else None
+        return comm.allgather(x, out=out, copy=copy, tag=tag)
     out = {"out": np.zeros(shape, x.dtype), "in place": x}.get(target) if fits else None
+    if kind == "allgatherv":
+        rows = x if shape else x.reshape(1)
+        out = out if shape else None
+        counts = [len(rows)] if tag is None else (len(rows),)
+        return comm.allgatherv(rows, counts, out=out, copy=copy, tag=tag)
     if kind == "iallreduce":
-        return comm.iallreduce(x, op, out=out, copy=target != "view").wait()
-    result = comm.allreduce(x, op, out=out, copy=target != "view", tag=tag)
+        return comm.iallreduce(x, op, out=out, copy=copy).wait()
+    result = comm.allreduce(x, op, out=out, copy=copy, tag=tag)
     assert (result is out) == (out is not None)
     return result
 
@@ -109,8 +127,39 @@ def test_the_fast_path_equals_the_slow_path(calls: list[dict[str, Any]]) -> None
     assert not is_fast
 
 
-def test_such_programs_take_the_fast_path() -> None:
+@pytest.mark.parametrize("kind", ["allreduce", "allgather", "allgatherv", "barrier"])
+def test_such_programs_take_the_fast_path(kind: str) -> None:
     ways: list[Way] = []
     with mock.patch(PERSISTENT, persistent(ways)):
-        run([{**CALL, "target": target} for target in ("new", "out")], ways)
+        run([{**CALL, "kind": kind, "target": target} for target in ("new", "out")], ways)
     assert [len(way.log) for way in ways] == [1]
+
+
+@pytest.mark.parametrize(("op", "is_fast"), [(FUNCTIONS[0], True), (FUNCTIONS[1], False)])
+def test_a_function_that_ranks_know_by_name_takes_the_fast_path(op: Any, is_fast: bool) -> None:
+    ways: list[Way] = []
+    with mock.patch(PERSISTENT, persistent(ways)):
+        run([{**CALL, "op": op}] * 3, ways)
+    assert sum(len(way.log) for way in ways) == 2 * is_fast
+
+
+def test_another_function_of_a_name_from_the_same_line_is_another_call() -> None:
+    """It may be of another name: what ranks compare is asked of the function itself."""
+    ways: list[Way] = []
+    one, other = FUNCTIONS[2:]
+    with mock.patch(PERSISTENT, persistent(ways)):
+        run([{**CALL, "op": op} for op in (one, one, other, other, one)], ways)
+    assert [len(way.log) for way in ways] == [1, 1, 0]
+
+
+def test_counts_that_are_no_whole_numbers_are_refused_on_every_path() -> None:
+    with mock.patch(PERSISTENT, persistent([])), ftcomm.init("none") as comm:
+
+        def call(count: Any) -> None:
+            comm.allgatherv(np.ones(1), [count])
+
+        for _ in range(2):
+            call(1)
+            for wrong in (1.0, "1", None):
+                with pytest.raises(TypeError):
+                    call(wrong)

@@ -12,6 +12,8 @@ import ftcomm
 from ftcomm import communicator
 from ftcomm.api import call_guard, collectives, outputs, persistent_calls, session
 from ftcomm.collectives.schedules.recursive_doubling import doubling_allreduce
+from ftcomm.collectives.schedules.ring_allgather import ring_allgather
+from ftcomm.collectives.schedules.schedule import Schedule
 from ftcomm.communicator import Communicator
 from ftcomm.engine import persistent_request
 from ftcomm.engine.persistent_request import PersistentRequest
@@ -46,7 +48,7 @@ class Plane:
         self.core.progress.call = NO_CALL
 
 
-def one_way(count: int = 3) -> tuple[Any, Plane, PersistentRequest]:
+def one_way(count: int = 3, schedule: Schedule = SCHEDULE) -> tuple[Any, Plane, PersistentRequest]:
     """Its core, its data plane, and the fast path itself, of results of `count` elements."""
     core = SimpleNamespace(
         view=SimpleNamespace(epoch=1),
@@ -59,7 +61,7 @@ def one_way(count: int = 3) -> tuple[Any, Plane, PersistentRequest]:
 
     core.progress.complete_next = complete_next
     form = CollectiveSpec(
-        Kind.ALLREDUCE, SIGNATURE, "x.py:1", SIGNATURE, SCHEDULE, FLOATS, (count,),
+        schedule.kind, SIGNATURE, "x.py:1", SIGNATURE, schedule, FLOATS, (count,),
         recvbuf_count=count, nbytes=8 * count,
     )  # fmt: skip
     hub: Any = SimpleNamespace(core=core, lock=threading.Lock(), pool=Pool())
@@ -99,6 +101,20 @@ def test_a_result_that_the_log_releases_leaves_its_memory_to_the_next() -> None:
     core.progress.complete_next = lambda *_: dropped
     assert way.run(np.ones(POOLED)) is not None
     assert pool.nbytes == 8 * POOLED
+
+
+def test_the_rank_s_own_block_is_there_before_the_first_step() -> None:
+    _, plane, way = one_way(6, ring_allgather(3, 1, 2))
+    seen = []
+
+    def run_moves(*arguments: Any) -> bool:
+        *_, recvbuf, _ = arguments
+        seen.append(recvbuf[2:4].tolist())
+        return True
+
+    plane.run_moves = run_moves  # type: ignore[method-assign]  # of this test's own
+    assert way.run(np.array([7.0, 8.0])) is not None
+    assert seen == [[7.0, 8.0]]
 
 
 # --- what the user is given -----------------------------------------------------------------------
