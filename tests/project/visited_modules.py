@@ -3,8 +3,10 @@
     python tests/project/visited_modules.py
 
 A module counts if one of its functions runs in the calling thread.  The figures come from a job
-of two ranks, after `load_checkpoint`, so that the links are open.  The cold call waits for the
-other rank, which begins only then: with or without a wait, as it happens, the figure would vary.
+of two ranks, after `load_checkpoint`, so that the links are open.  In each call rank 0 waits for
+rank 1, which begins only then and finds rank 0's part there: with or without a wait, as it happens,
+the figures would vary.  So the cold call is rank 0's, and the repeated one rank 1's.  Of several
+calls of each kind the one with the fewest steps counts: a heartbeat may fall into a call.
 """
 
 import json
@@ -16,7 +18,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import numpy as np
 
@@ -27,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = str(Path(ftcomm.__file__).parent)
 WITHIN_S = 120.0  # a job of two ranks on a loaded machine is over in a tenth of this
 ELEMENTS = 256  # of float32: 1 KiB
-REPEATS = 20  # of which one finds the other rank's part there at once
+ROUNDS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,32 +75,33 @@ def visit(call: Callable[[], object], at_wait: Callable[[], object] = nothing) -
     return Visit(tuple(modules), len(set(seen)), len(seen))
 
 
-def visits_of_a_rank(pipe: Path) -> tuple[int, dict[str, Visit]]:
-    """The calls of one rank of a job: a cold allreduce and a repeated one.
+def visits_of_a_rank(pipe: Path) -> Visit:
+    """The cold allreduce of rank 0, or the repeated one of rank 1.
 
     Args:
-        pipe: a FIFO, closed by rank 0 when its cold call waits for rank 1.
+        pipe: a FIFO, by which rank 0 says that it waits.
     """
-    x = np.ones(ELEMENTS, np.float32)
-    with ftcomm.init() as comm:
+    with ftcomm.init() as comm, pipe.open(("wb", "rb")[comm.rank], buffering=0) as turn:
         comm.load_checkpoint()
 
-        def call() -> Any:
-            return comm.allreduce(x)
+        def visit_in_turn(elements: int) -> Visit:
+            x, untold = np.ones(elements, np.float32), [b"."]
 
-        if comm.rank == 0:
-            with pipe.open("wb") as signal:
-                cold = visit(call, signal.close)
-        else:
-            pipe.read_bytes()
-            cold = visit(call)
-        # The one that waited least for the other rank: polls count as calls too.
-        repeated = min((visit(call) for _ in range(REPEATS)), key=lambda found: found.calls)
-        return comm.rank, {"cold": cold, "repeated": repeated}
+            def tell() -> None:
+                if untold:
+                    turn.write(untold.pop())
+
+            if comm.rank:
+                turn.read(1)
+            return visit(lambda: comm.allreduce(x), nothing if comm.rank else tell)
+
+        cold = [visit_in_turn(ELEMENTS + number) for number in range(ROUNDS)]
+        repeated = [visit_in_turn(ELEMENTS) for _ in range(ROUNDS)]
+        return min((repeated if comm.rank else cold), key=lambda found: found.calls)
 
 
 def measure() -> dict[str, Visit]:
-    """Rank 0's visits, from a job of two ranks."""
+    """Both visits, from a job of two ranks."""
     with tempfile.TemporaryDirectory() as folder:
         pipe = Path(folder, "pipe")
         os.mkfifo(pipe)
@@ -108,16 +110,18 @@ def measure() -> dict[str, Visit]:
         output = subprocess.run(
             run, cwd=ROOT, capture_output=True, text=True, check=True, timeout=WITHIN_S
         ).stdout
-    (line,) = (line for line in output.splitlines() if "VISITS" in line)
-    found = json.loads(line.partition("VISITS ")[2])
-    return {name: Visit(tuple(modules), *rest) for name, (modules, *rest) in found.items()}
+    said = sorted(line for line in output.splitlines() if "VISIT" in line)  # "[0] ..." first
+    found = [json.loads(line.partition("VISIT ")[2]) for line in said]
+    names = ("cold", "repeated")
+    return {
+        name: Visit(tuple(modules), *rest)
+        for name, (modules, *rest) in zip(names, found, strict=True)
+    }
 
 
 def _work(pipe: Path) -> None:
-    rank, visits = visits_of_a_rank(pipe)
-    found = {name: (v.modules, v.functions, v.calls) for name, v in visits.items()}
-    if rank == 0:
-        sys.stdout.write(f"VISITS {json.dumps(found)}\n")
+    found = visits_of_a_rank(pipe)
+    sys.stdout.write(f"VISIT {json.dumps((found.modules, found.functions, found.calls))}\n")
 
 
 def main() -> None:
