@@ -328,11 +328,19 @@ def from_the_root(record: Recorder) -> Any:
             "broadcast", lambda x=x, root=root, o=options: comm.broadcast(x, root, **o)
         )
         same(got, wanted, f"broadcast {number}")
-        handle = comm.ibroadcast(x, root, **options)
-        same(record.call("ibroadcast", handle.wait), wanted, f"ibroadcast {number}")
-        out = np.empty_like(np.asarray(wanted))
-        handle = comm.ibroadcast(wanted if rank == root else None, root, out=out, **options)
-        assert record.call("ibroadcast", handle.wait) is out
+        # Submitted inside: the queue may have passed the position before it is written down.
+        got = record.call(
+            "ibroadcast", lambda x=x, root=root, o=options: comm.ibroadcast(x, root, **o).wait()
+        )
+        same(got, wanted, f"ibroadcast {number}")
+        x, out = wanted if rank == root else None, np.empty_like(np.asarray(wanted))
+        got = record.call(
+            "ibroadcast",
+            lambda x=x, root=root, out=out, o=options: comm.ibroadcast(
+                x, root, out=out, **o
+            ).wait(),
+        )
+        assert got is out
         same(out, np.asarray(wanted), f"ibroadcast {number}")
     for number in range(70):  # past the one that ends with a barrier
         record.broadcast(np.full(3, number) if rank == number % size else None, number % size)

@@ -2,7 +2,9 @@
 
 import json
 import platform
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -145,3 +147,35 @@ async def test_of_two_that_begin_at_once_the_first_name_leads(tmp_path: Path) ->
         nursery.start_soon(begin)
     assert sorted(leads) == [False, True]
     assert len(names(store)) == 1
+
+
+class HeldStore(DirectoryStore):
+    """A store of which the next put begins, and waits to be let on; it says what was deleted."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.token = trio.lowlevel.current_trio_token()
+        self.begun, self.let_on, self.deleted = trio.Event(), threading.Event(), trio.Event()
+
+    def put(self, *arguments: Any, **options: Any) -> Any:
+        self.token.run_sync_soon(self.begun.set)
+        self.let_on.wait()
+        return super().put(*arguments, **options)
+
+    def delete(self, name: str) -> None:
+        super().delete(name)
+        self.token.run_sync_soon(self.deleted.set)
+
+
+@pytest.mark.trio
+async def test_a_beat_that_is_put_while_its_tracker_ends_is_removed(tmp_path: Path) -> None:
+    """The process may live on, and would be taken for a tracker for ever."""
+    store = HeldStore(tmp_path)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(StoreBeat(store).run)
+        await store.begun.wait()
+        nursery.cancel_scope.cancel()
+        store.let_on.set()
+    with trio.move_on_after(10):  # the tracker itself waits for less
+        await store.deleted.wait()
+    assert names(store) == []

@@ -10,6 +10,7 @@ import json
 import logging
 import platform
 import secrets
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -53,6 +54,8 @@ class StoreBeat:
         self._token = secrets.token_hex(8)
         self._count = 0
         self._name = ""
+        self._lock = threading.Lock()  # a beat may be put still when the last one is removed
+        self._has_ended = False
         self.is_on = True
 
     async def refuse_second(self) -> None:
@@ -117,23 +120,29 @@ class StoreBeat:
                     await trio.to_thread.run_sync(self._put, abandon_on_cancel=True)
                 await self._pause(BEAT_EVERY_S)
         finally:
+            self._has_ended = True
             with trio.move_on_after(LAST_CALL_S, shield=True), contextlib.suppress(StoreError):
                 await trio.to_thread.run_sync(self._remove, abandon_on_cancel=True)
 
     def _put(self) -> None:
-        if not self.is_on:
-            self._remove()
-            return
-        before, self._count = self._name, self._count + 1
-        process = this_process()
-        document = {"host": platform.node(), "pid": process.pid, "start": process.start}
-        name = f"{BEATS}{self._token}-{self._count}"
-        self._store.put(name, [json.dumps(document).encode()])
-        self._name = name
-        if before:
-            self._store.delete(before)
+        with self._lock:
+            if not self.is_on or self._has_ended:
+                self._remove_last()
+                return
+            before, self._count = self._name, self._count + 1
+            process = this_process()
+            document = {"host": platform.node(), "pid": process.pid, "start": process.start}
+            name = f"{BEATS}{self._token}-{self._count}"
+            self._store.put(name, [json.dumps(document).encode()])
+            self._name = name
+            if before:
+                self._store.delete(before)
 
     def _remove(self) -> None:
+        with self._lock:
+            self._remove_last()
+
+    def _remove_last(self) -> None:
         if self._name:
             self._store.delete(self._name)
             self._name = ""
