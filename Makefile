@@ -10,8 +10,8 @@ STAMP := .venv/.stamp
 ADAPTERS := .venv-adapters
 
 FUZZ_SECONDS ?= 60
-# A test with real processes mostly waits for them, so two fit on two cores.
-PARALLEL := -n 2 --dist worksteal
+# A test with real processes waits for half of its time, so three keep two cores busy.
+PARALLEL := -n 3 --dist worksteal
 
 .PHONY: help demo test test-all test-adapters mutants fuzz lint docs bench bench-compare soak soak-conformance clean
 
