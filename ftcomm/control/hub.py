@@ -98,6 +98,7 @@ class Hub:
         receives: receives of messages that wait.
         intakes: links of this epoch by which messages come, by source, where any thread may read.
         feeds: links by which messages go, by destination; under the lock.
+        message_links: those of intakes and feeds; for the control thread alone.
         recorder: of this process's history, None where none is asked for.
         causes_told: what keeps links from sharing memory and was said in the log; once is enough.
     """
@@ -128,6 +129,7 @@ class Hub:
         self.receives = PostedReceives(core, self.lock)
         self.intakes: dict[int, Intake] = {}
         self.feeds: dict[int, Feed] = {}
+        self.message_links: set[Link] = set()
         self.log_bytes: Callable[[], int] = int  # of the results that the communicator keeps
         self.faults: FaultInjector | None = None
         self.recorder: Recorder | None = None
@@ -203,10 +205,8 @@ class Hub:
             link.close()
         if self.shared_window is not None:
             self.shared_window.forget_fd()
-        for intake in self.intakes.values():
-            intake.abandon()
-        for feed in self.feeds.values():
-            feed.abandon()
+        for link in self.message_links:
+            link.close()
         for sock in self.control_sockets:
             with contextlib.suppress(OSError):  # closed by its owner just before the fork
                 os.close(sock.detach())

@@ -85,10 +85,9 @@ class ControlThread:
             serve = {
                 "fetch": serve_fetch,
                 "part": serve_part,
-                "messages": serve_messages,
                 "copies": serve_copies,
             }
-            listener = Listener(driver, serve)
+            listener = Listener(driver, serve, serve_messages)
             nursery.start_soon(keep_tracker_link, driver, listener.bind)
             nursery.start_soon(keep_dialling, driver, requests)
             nursery.start_soon(keep_fetching, driver, orders)

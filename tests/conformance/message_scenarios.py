@@ -6,6 +6,7 @@ from tests.conformance.bench import Bench
 from tests.conformance.message_programs import NAMES
 from tests.conformance.plans import Plan
 from tests.conformance.scenario import Run, Scenario, planned, said_by_all
+from tests.conformance.stream_scenarios import SEVERAL
 
 RANKS = 4
 # Who dies, in version 1: around one message of its own, or between one and its collective.
@@ -30,9 +31,15 @@ QUICK = {(name, tuple(DEATHS)[(4 * at + i) % len(DEATHS)])
          for at, name in enumerate(NAMES) for i in range(4)}  # fmt: skip
 
 
-def dies(kind: str, death: str) -> Run:
+# Links of messages that are more than one connection without anything.
+LINKS = {"streams": SEVERAL, "checksums": {"checksum": "crc32", "transport": "tcp"}}
+DEATHS_BY_LINK = ("half-sent", "loading", "both-ends", "all-but-one", "link-reset")
+
+
+def dies(kind: str, death: str, **settings: object) -> Run:
     """Run the messages of one kind; all must be as without faults."""
-    return planned(*DEATHS[death], n=RANKS, program={"program": "messages", "kinds": [kind]})
+    program = {"program": "messages", "kinds": [kind]}
+    return planned(*DEATHS[death], n=RANKS, program=program, **settings)
 
 
 def sends_other_bytes(bench: Bench) -> None:
@@ -49,6 +56,10 @@ def _scenarios() -> Iterator[Scenario]:
         for death in DEATHS:
             is_quick = (kind, death) in QUICK
             yield Scenario(f"R21-{kind}-{death}", dies(kind, death), quick=is_quick)
+    for link, settings in LINKS.items():  # a ring's messages are small ones and a large one
+        for death in DEATHS_BY_LINK:
+            run = dies("ring", death, **settings)
+            yield Scenario(f"R21-{link}-{death}", run, quick=death in ("half-sent", "loading"))
     deaths = ("0.1.0.0@sent", "1.1.0.0@received", "0.2.0.1@sent", "1.3.0.1@received")
     stream = planned(*deaths, n=3, program={"program": "many_messages", "number": 500})
     yield Scenario("R21-stream", stream, quick=True)

@@ -83,6 +83,13 @@ async def open_direct(
     return await open_by_tcp(driver, epoch, rank, role, to_rank=to_rank)
 
 
+def is_near(driver: Driver, rank: int) -> bool:
+    """`rank` runs on this host, and may be reached by more than TCP."""
+    core = driver.hub.core
+    near = core.view.members[rank].host == core.contact.identity.host
+    return near and driver.hub.settings.transport != "tcp"
+
+
 async def open_locally(
     driver: Driver, epoch: int, rank: int, role: str, *, to_rank: int
 ) -> Near | None:
@@ -91,10 +98,9 @@ async def open_locally(
     Raises:
         OSError: a planned fault.
     """
-    core = driver.hub.core
-    member = core.view.members[rank]
-    if driver.hub.settings.transport == "tcp" or member.host != core.contact.identity.host:
+    if not is_near(driver, rank):
         return None
+    member = driver.hub.core.view.members[rank]
     _may_dial(driver, rank, ALONE)
     near = await connect_locally(member.address, member.port)
     if near is None:

@@ -6,24 +6,24 @@ hello of an older epoch is dropped, one of a newer epoch waits for the plan (rul
 
 import random
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Mapping
 
 import trio
 
 from ftcomm.config.backoff import ACCEPT_PAUSE_S, LINK_ATTEMPTS, LINK_BACKOFF
 from ftcomm.config.environment import WILDCARDS, parse_endpoint
 from ftcomm.control.driver import Driver
-from ftcomm.control.links.checksums import checked_link
 from ftcomm.control.links.dial import (
     BROKEN,
     RelayLost,
+    is_near,
     open_by_tcp,
     open_direct,
     open_locally,
     proven,
 )
 from ftcomm.control.links.multi_stream import Gathering, open_bundle
+from ftcomm.control.links.opened import Opened
 from ftcomm.control.links.relay import open_through, serve_relay
 from ftcomm.control.links.shared_window_setup import serve_shared_window
 from ftcomm.control.links.shm_setup import answer_offer, shares_memory
@@ -43,24 +43,27 @@ from ftcomm.protocol.messages import Member
 from ftcomm.recovery.events import LinkDown
 from ftcomm.recovery.machine import WorkerState
 from ftcomm.transport.link import Link
-from ftcomm.transport.shm_link import SharedLink
-from ftcomm.transport.shm_segment import Segment
-from ftcomm.transport.socket_link import SocketLink
-from ftcomm.transport.striped_link import StripedLink
 
 LINK_ROLES = ("data", "fetch", "relay", "common", "prefetch", "part", "messages", "copies")
 
 Serve = Callable[[Driver, trio.socket.SocketType, DataContext], Awaitable[None]]
+ServeLink = Callable[[Driver, Link, DataContext], Awaitable[None]]
 
 
 class Listener:
     """This worker's data listener; bound once, at the first connection to the tracker."""
 
-    def __init__(self, driver: Driver, serve: Mapping[str, Serve]) -> None:
-        """`serve` has, by role, who answers a link over which something is asked for."""
+    def __init__(
+        self, driver: Driver, serve: Mapping[str, Serve], serve_messages: ServeLink
+    ) -> None:
+        """`serve` has, by role, who answers a connection over which something is asked for.
+
+        `serve_messages` does for messages, whose links may have several connections.
+        """
         self._driver = driver
-        self._serve = serve
+        self._serve, self._serve_messages = serve, serve_messages
         self._gathering = Gathering(driver)
+        self._gathering_for_messages = Gathering(driver)
         self._sock: trio.socket.SocketType | None = None
         self._pending: dict[int, trio.CancelScope] = {}
         self._counter = 0
@@ -133,6 +136,8 @@ class Listener:
                 await serve_relay(self._driver, conn, context)
             elif role == "common":
                 await serve_shared_window(self._driver, conn, context.epoch)
+            elif role == "messages":
+                await self._take_for_messages(conn, context)
             else:
                 await self._take(conn, context)
 
@@ -148,10 +153,27 @@ class Listener:
             elif local and shares_memory(driver.hub.settings):
                 segment = await answer_offer(driver, conn, rank)
         except BROKEN as error:
-            driver.hub.log.debug("rank %d's connection came to nothing: %s", rank, describe(error))
+            self._note_nothing(rank, error)
             return
         if conns is not None:
             hand_over(driver, Opened(conns, segment), context.epoch, rank)
+
+    async def _take_for_messages(self, conn: trio.socket.SocketType, context: DataContext) -> None:
+        """The same for a link of messages; who brings its last connection serves it."""
+        conns: list[trio.socket.SocketType] | None = [conn]
+        try:
+            if context.streams > 1:
+                conns = await self._gathering_for_messages.take(conn, context)
+        except BROKEN as error:
+            self._note_nothing(context.from_rank, error)
+            return
+        if conns is not None:
+            link = Opened(conns).as_link(self._driver.hub, context.from_rank)
+            await self._serve_messages(self._driver, link, context)
+
+    def _note_nothing(self, rank: int, error: Exception) -> None:
+        cause = describe(error)
+        self._driver.hub.log.debug("rank %d's connection came to nothing: %s", rank, cause)
 
     async def _authenticate(self, conn: trio.socket.SocketType) -> tuple[str, DataContext]:
         shake = await server_hello(conn)
@@ -202,24 +224,9 @@ async def wait_for_epoch(driver: Driver, epoch: int) -> None:
         await driver.changed.wait()
 
 
-class Opened(NamedTuple):
-    """Parts of a future data link: authenticated connections, and shared memory if there is any."""
-
-    conns: Sequence[trio.socket.SocketType]
-    segment: Segment | None = None
-
-
 def hand_over(driver: Driver, opened: Opened, epoch: int, rank: int) -> None:
     """Give an authenticated link to the user's thread, if its epoch still runs."""
-    socks = [socket.socket(fileno=conn.detach()) for conn in opened.conns]
-    link: Link
-    if opened.segment is not None:
-        link = SharedLink(socks[0], rank, opened.segment)
-    elif len(socks) == 1:
-        link = SocketLink(socks[0], rank)
-    else:
-        link = StripedLink([SocketLink(sock, rank) for sock in socks])
-    link = checked_link(driver.hub, link)
+    link = opened.as_link(driver.hub, rank)
     if not driver.hub.add_link(epoch, link):
         link.close()
 
@@ -231,24 +238,31 @@ async def open_link(driver: Driver, epoch: int, rank: int) -> Opened:
     near = await open_locally(driver, epoch, rank, "data", to_rank=rank)
     if near is not None:
         return Opened([near.sock], near.segment)
-    return Opened(await open_bundle(driver, epoch, rank))
+    return Opened(await open_bundle(driver, epoch, rank, "data"))
 
 
-async def open_peer(
-    driver: Driver, epoch: int, rank: int, role: str, *, may_be_local: bool = True
-) -> trio.socket.SocketType:
+async def open_message_link(driver: Driver, epoch: int, rank: int) -> Link:
+    """Open a link by which the messages of a member come; errors are those of `open_peer`.
+
+    It is TCP within a host too: a Unix socket has a buffer of one size, and one of TCP grows.
+    """
+    if driver.hub.core.view.relay_to(rank) is not None:
+        conns = [await open_peer(driver, epoch, rank, "messages")]
+    elif is_near(driver, rank):
+        conns = [await open_by_tcp(driver, epoch, rank, "messages", to_rank=rank)]
+    else:
+        conns = await open_bundle(driver, epoch, rank, "messages")
+    return Opened(conns).as_link(driver.hub, rank)
+
+
+async def open_peer(driver: Driver, epoch: int, rank: int, role: str) -> trio.socket.SocketType:
     """Reach a member of the present epoch, through a relay if the plan says so, and prove tokens.
-
-    Without `may_be_local` it is reached by TCP on the same host too: a Unix socket has a buffer of
-    one size, and one of TCP grows.
 
     Raises:
         RelayLost: the plan's relay to `rank` cannot be reached.
         OSError, PeerClosed, trio.TooSlowError, FtcommError: it did not work.
     """
     via = driver.hub.core.view.relay_to(rank)
-    if via is None and not may_be_local:
-        return await open_by_tcp(driver, epoch, rank, role, to_rank=rank)
     if via is None:
         return await open_direct(driver, epoch, rank, role, to_rank=rank)
     sock = await open_through(driver, epoch, rank, via)

@@ -29,7 +29,7 @@ Dial = Callable[[Share], Awaitable[Socket]]
 # --- the dialling end ---------------------------------------------------------------------------
 
 
-async def open_bundle(driver: Driver, epoch: int, rank: int) -> list[Socket]:
+async def open_bundle(driver: Driver, epoch: int, rank: int, role: str) -> list[Socket]:
     """Reach a member directly by TCP; the connections of the link to it, in order.
 
     Raises:
@@ -37,7 +37,7 @@ async def open_bundle(driver: Driver, epoch: int, rank: int) -> list[Socket]:
     """
 
     async def dial(share: Share) -> Socket:
-        return await open_by_tcp(driver, epoch, rank, "data", to_rank=rank, share=share)
+        return await open_by_tcp(driver, epoch, rank, role, to_rank=rank, share=share)
 
     streams = driver.hub.settings.streams
     if streams == 1:

@@ -1,21 +1,19 @@
 """Asking: links over which this rank gets the messages of others."""
 
 import math
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import numpy as np
 import trio
 
 from ftcomm.collectives.dtypes import dtype_of
 from ftcomm.control.idle_timeout import IdleTimeoutStream
-from ftcomm.control.links.checksums import checked_stream, digest_for
 from ftcomm.control.links.dial import BROKEN, RelayLost
-from ftcomm.control.links.manager import link_down, open_peer
-from ftcomm.control.message_stream import ByteStream, PeerClosed, send_message
+from ftcomm.control.links.link_stream import LinkStream
+from ftcomm.control.links.manager import link_down, open_message_link
+from ftcomm.control.message_stream import ByteStream, send_message
 from ftcomm.control.messages.intake import Intake
 from ftcomm.control.messages.message_parser import MessageParser, ParsedMessage
-from ftcomm.control.messages.own_socket import own_socket
 from ftcomm.diagnostics.os_errors import describe
 from ftcomm.errors import ProtocolError
 from ftcomm.memory.message_value import MessageValue
@@ -27,6 +25,7 @@ from ftcomm.protocol.link_messages import (
     StreamMark,
 )
 from ftcomm.recovery.events import AskForMessages, MessageArrived, MessagesLost
+from ftcomm.transport.link import Link
 
 if TYPE_CHECKING:
     from ftcomm.control.driver import Driver
@@ -70,26 +69,27 @@ class MessageLinks:
         """Take the messages of `source` until the link or the epoch ends."""
         driver = self._driver
         try:
-            sock = await open_peer(driver, epoch, source, "messages", may_be_local=False)
+            link = await open_message_link(driver, epoch, source)
         except RelayLost as error:  # the source itself is not to blame
             driver.apply(link_down(epoch, source, error))
             return
         except BROKEN as error:
             driver.apply(MessagesLost(epoch, source, f"cannot connect: {describe(error)}"))
             return
-        with sock, driver.hub.kept_from_children(sock):
-            patient = IdleTimeoutStream(sock, driver.hub.settings.detect_within)
-            stream = checked_stream(driver.hub, patient, source)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(_send_requests, stream, orders)
-                cause = await self._take_until_broken(sock, stream, epoch, source)
-                nursery.cancel_scope.cancel()
+        driver.hub.message_links.add(link)
+        intake = self._intake(link, epoch, source)
+        driver.hub.intakes[source] = intake
+        try:
+            cause = await self._take_until_broken(intake, link, source, orders)
+        finally:
+            if driver.hub.intakes.get(source) is intake:
+                del driver.hub.intakes[source]
+            driver.hub.message_links.discard(link)
+            intake.end()
         driver.apply(MessagesLost(epoch, source, cause))
 
-    async def _take_until_broken(
-        self, sock: trio.socket.SocketType, stream: ByteStream, epoch: int, source: int
-    ) -> str:
-        """Take messages, and return why there are no more of them."""
+    def _intake(self, link: Link, epoch: int, source: int) -> Intake:
+        """Return the intake by which the messages of `source` are read."""
         driver = self._driver
 
         def place_for(item: MessageItem) -> Array:
@@ -99,35 +99,27 @@ class MessageLinks:
             driver.hub.fault("loading")
             driver.arrived(_arrived(message, epoch, source))
 
+        return Intake(link, MessageParser(place_for), take)
+
+    async def _take_until_broken(
+        self, intake: Intake, link: Link, source: int, orders: _Orders
+    ) -> str:
+        """Ask for messages and take them; return why there are no more of them."""
+        limit_s = self._driver.hub.settings.detect_within
+        cause = ""
+
         async def room() -> None:
             await self._room(source)
 
-        parser = MessageParser(place_for)
-        try:
-            if digest_for(driver.hub, source) is None:
-                await self._read_plain(sock, parser, take, room, source)
-            await _read_checked(stream, parser, take, room)
-        except BROKEN as error:
-            return describe(error)
-
-    async def _read_plain(
-        self,
-        sock: trio.socket.SocketType,
-        parser: MessageParser,
-        take: Callable[[ParsedMessage], None],
-        room: Callable[[], Awaitable[None]],
-        source: int,
-    ) -> None:
-        """Read until the link ends, which raises; threads that receive may read it themselves."""
-        hub = self._driver.hub
-        intake = Intake(own_socket(sock), parser, take)
-        hub.intakes[source] = intake
-        try:
-            await intake.keep_reading(hub.settings.detect_within, room)
-        finally:
-            if hub.intakes.get(source) is intake:
-                del hub.intakes[source]
-            intake.end()
+        async with trio.open_nursery() as nursery:
+            stream = IdleTimeoutStream(LinkStream(link), limit_s)
+            nursery.start_soon(_send_requests, stream, orders)
+            try:
+                await intake.keep_reading(limit_s, room)
+            except BROKEN as error:
+                cause = describe(error)
+            nursery.cancel_scope.cancel()
+        return cause
 
     async def _room(self, source: int) -> None:
         """Return when more of `source` may be read."""
@@ -154,22 +146,6 @@ class MessageLinks:
                 return hub.pool.lend(item.nbytes, np.dtype(np.uint8))
         except MemoryError as error:
             raise ProtocolError(f"no room for {item.nbytes} bytes: {error}") from None
-
-
-async def _read_checked(
-    stream: ByteStream,
-    parser: MessageParser,
-    take: Callable[[ParsedMessage], None],
-    room: Callable[[], Awaitable[None]],
-) -> NoReturn:
-    """Read until the link ends, which raises."""
-    while True:
-        await room()
-        count = await stream.recv_into(parser.space())
-        if not count:
-            raise PeerClosed
-        for message in parser.fed(count):
-            take(message)
 
 
 def _arrived(message: ParsedMessage, epoch: int, source: int) -> MessageArrived:

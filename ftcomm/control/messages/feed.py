@@ -6,7 +6,6 @@ under the hub's lock.
 """
 
 import itertools
-import socket
 import threading
 from collections.abc import Callable
 from typing import NamedTuple
@@ -16,6 +15,7 @@ from ftcomm.protocol.codec import encode
 from ftcomm.protocol.link_messages import MessageItem, MessageRequest
 from ftcomm.recovery.messages.message_exchange import MessageExchange
 from ftcomm.recovery.messages.sent_log import SentMessage
+from ftcomm.transport.link import Link
 
 BATCH = 64  # messages between two looks whether something else was asked for
 JOINED_BYTES = 1 << 14  # a message of so many is written with others in one piece
@@ -46,15 +46,13 @@ class Feed:
         self,
         messages: MessageExchange,
         to: int,
-        sock: socket.socket | None,
+        link: Link,
         note: Callable[[], None],
     ) -> None:
-        """It owns `sock`, which does not block; None where the control thread alone may write.
-
-        `note` wakes the control thread.
-        """
-        self._messages, self._to, self._sock, self._note = messages, to, sock, note
-        self._io = threading.Lock()  # while `_sock` is used or closed
+        """It owns `link`; `note` wakes the control thread."""
+        self._messages, self._to, self._link, self._note = messages, to, link, note
+        self._io = threading.Lock()  # while another thread writes, or the link is closed
+        self._is_over = False
         self._request: MessageRequest | None = None
         self._numbers: dict[bytes, int] = {}  # of the request: what the receiver has, by tag
         self._at = 0  # entries of the log that were written, or that it does not need
@@ -123,7 +121,7 @@ class Feed:
 
         The caller then calls `write` with it, under no lock.
         """
-        if self._sock is None or self.is_writing or self._rest or self._request is None:
+        if self._is_over or self.is_writing or self._rest or self._request is None:
             return None
         version, at = self._request.version, self._at
         following = self._messages.following(self._to, version, at, self._numbers)
@@ -156,31 +154,30 @@ class Feed:
     def _written_at_once(self, pieces: list[Piece]) -> list[Piece]:
         """Write, and return the rest of `pieces`."""
         with self._io:
-            if self._sock is None:
-                return []
-            try:
-                count = self._sock.sendmsg(pieces)
-            except BlockingIOError:
-                return pieces
-            except OSError:  # the control thread finds out as well
-                return []
-        rest: list[Piece] = []
-        for piece in pieces:
-            if count < len(piece):
-                rest.append(memoryview(piece)[count:])
-            count = max(count - len(piece), 0)
-        return rest
+            while pieces and not self._is_over:
+                try:
+                    pieces = _behind(self._link.sendmsg(pieces, (), 0), pieces)
+                except BlockingIOError:
+                    return pieces
+                except OSError:  # the control thread finds out as well
+                    return []
+        return pieces
 
     def end(self) -> None:
-        """The link is over; from the control thread, under no lock."""
+        """Close the link; from the control thread, under no lock."""
         with self._io:
-            self.abandon()
+            self._is_over = True
+            self._link.close()
 
-    def abandon(self) -> None:
-        """Close the descriptor; in a forked child this copy of it."""
-        if self._sock is not None:
-            self._sock.close()
-            self._sock = None
+
+def _behind(count: int, pieces: list[Piece]) -> list[Piece]:
+    """What is left of `pieces` behind their first `count` bytes."""
+    rest: list[Piece] = []
+    for piece in pieces:
+        if count < len(piece):
+            rest.append(memoryview(piece)[count:])
+        count = max(count - len(piece), 0)
+    return rest
 
 
 def _head_and_content(version: int, message: SentMessage) -> tuple[bytes, memoryview]:

@@ -2,12 +2,11 @@
 
 The control thread reads it, unless a thread waits for a message of this source: then that one does,
 which saves two changes of thread for each message.  Meanwhile, and for a moment after, the control
-thread only looks now and then.  A link with checksums is read by the control thread alone.
+thread only looks now and then.
 """
 
 import contextlib
 import select
-import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -18,6 +17,7 @@ import trio
 from ftcomm.control.message_stream import PeerClosed
 from ftcomm.control.messages.message_parser import MessageParser, ParsedMessage
 from ftcomm.errors import ProtocolError
+from ftcomm.transport.link import Link
 from ftcomm.transport.waiting import let_others_run
 from ftcomm.transport.waker import Waker
 
@@ -47,18 +47,18 @@ class Intake:
 
     def __init__(
         self,
-        sock: socket.socket,
+        link: Link,
         parser: MessageParser,
         take: Callable[[ParsedMessage], None],
     ) -> None:
-        """It owns `sock`, which never blocks; `take` is given the messages, in order."""
-        self._sock, self._parser, self._take = sock, parser, take
+        """It owns `link`; `take` is given the messages, in order."""
+        self._link, self._parser, self._take = link, parser, take
         self._lock = threading.Lock()
         self._waker = Waker()
         self._has_reader = self._is_over = False
         self._read_at = float("-inf")
         self._heard_at = time.monotonic()
-        self._cooled = trio.Event()
+        self._pause = trio.CancelScope()  # of the control thread
         self._token = trio.lowlevel.current_trio_token()
         self.lost: Exception | None = None
 
@@ -72,18 +72,28 @@ class Intake:
             may_read: awaited before each read; returns when there is room.
         """
         while True:
-            if self._is_hot:
-                with trio.move_on_after(LOOK_S):
-                    await self._cooled.wait()
-            else:
+            if not self._is_hot:
                 await may_read()
-                with trio.move_on_after(limit_s / 4):
-                    await trio.lowlevel.wait_readable(self._sock)
+            if self._is_hot:
+                with trio.move_on_after(LOOK_S) as self._pause:
+                    await trio.sleep_forever()
+            else:
+                with trio.move_on_after(limit_s / 4) as self._pause:
+                    await self._readable()
             self._look(limit_s)
+
+    async def _readable(self) -> None:
+        with self._lock:
+            wanted = self._link.poll_for(reading=True, writing=False)
+        if not wanted:
+            await trio.lowlevel.checkpoint()
+        for fd, _ in wanted:
+            await trio.lowlevel.wait_readable(fd)
 
     def _look(self, limit_s: float) -> None:
         with self._lock:
-            self._step()
+            if self._step() and self._has_reader:
+                self._waker.set()  # what it sleeps on may be another connection than the next one
         if self.lost is not None:
             raise self.lost
         if time.monotonic() > self._heard_at + limit_s:
@@ -103,12 +113,8 @@ class Intake:
             if not self._has_reader:
                 self._close()
 
-    def abandon(self) -> None:
-        """In a forked child: close this copy of the descriptor."""
-        self._sock.close()
-
     def _close(self) -> None:
-        self._sock.close()
+        self._link.close()
         self._waker.close()
 
     # --- any thread -------------------------------------------------------------------------------
@@ -117,20 +123,24 @@ class Intake:
         """Somebody waits who does not read: the control thread shall."""
         if self._is_hot:
             self._read_at = float("-inf")
-            with contextlib.suppress(trio.RunFinishedError):
-                self._token.run_sync_soon(self._wake_control)
+            self._wake_control()
 
     def _wake_control(self) -> None:
-        event, self._cooled = self._cooled, trio.Event()
-        event.set()
+        with contextlib.suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self._end_pause)
+
+    def _end_pause(self) -> None:
+        self._pause.cancel()
 
     def read_until(self, awaiting: Awaiting) -> None:
         """Read until `awaiting` is over, or the link; at once if another thread reads."""
         with self._lock:
             if self._is_over or self._has_reader or self.lost is not None:
                 return
-            self._has_reader = True
+            was_hot, self._has_reader = self._is_hot, True
         try:
+            if not was_hot:  # what the control thread waits for may have come when this one leaves
+                self._wake_control()
             awaiting.wake_by(self._waker)
             self._read_until(awaiting)
         finally:
@@ -145,7 +155,6 @@ class Intake:
 
     def _read_until(self, awaiting: Awaiting) -> None:
         poll = select.poll()
-        poll.register(self._sock, select.POLLIN)
         poll.register(self._waker.fd, select.POLLIN)
         spins = 0
         while True:
@@ -160,14 +169,24 @@ class Intake:
                 spins += 1
                 let_others_run()
             else:
-                poll.poll()
+                self._sleep(poll)
+
+    def _sleep(self, poll: "select.poll") -> None:  # quoted, for systems that have none
+        with self._lock:
+            wanted = self._link.poll_for(reading=True, writing=False)
+        for fd, mask in wanted:
+            poll.register(fd, mask)
+        if wanted:
+            poll.poll()
+        for fd, _ in wanted:
+            poll.unregister(fd)
 
     def _step(self) -> bool:
         """Under the lock: read what is there, and give messages on; False if there is nothing."""
         if self._is_over or self.lost is not None:
             return False
         try:
-            count = self._sock.recv_into(self._parser.space())
+            count = self._link.recv_into(self._parser.space())
             if not count:
                 raise PeerClosed
             self._heard_at = time.monotonic()

@@ -4,43 +4,42 @@ import trio
 
 from ftcomm.config.job_settings import PACKING_SIGNS
 from ftcomm.control.driver import Driver
-from ftcomm.control.links.checksums import checked_stream, digest_for
 from ftcomm.control.links.dial import BROKEN
-from ftcomm.control.message_stream import ByteStream, receive_message, send_all
+from ftcomm.control.links.link_stream import LinkStream
+from ftcomm.control.message_stream import receive_message, send_all
 from ftcomm.control.messages.feed import Feed
-from ftcomm.control.messages.own_socket import own_socket
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.codec import encode
 from ftcomm.protocol.handshake import DataContext
 from ftcomm.protocol.link_messages import FetchWait, MessageRequest
 from ftcomm.recovery.events import MessagesClaimed
 from ftcomm.recovery.messages.names import Mark
+from ftcomm.transport.link import Link
 
 
-async def serve_messages(
-    driver: Driver, sock: trio.socket.SocketType, context: DataContext
-) -> None:
-    """Send what is asked for until the epoch ends: the next plan lets the receiver ask again."""
-    with driver.epoch_scopes.opened(), driver.hub.kept_from_children(sock):
-        link = _MessageLink(driver, sock, context)
+async def serve_messages(driver: Driver, link: Link, context: DataContext) -> None:
+    """Send what is asked for until the epoch ends: the next plan lets the receiver ask again.
+
+    It owns `link`.
+    """
+    with driver.epoch_scopes.opened():
+        served = _MessageLink(driver, link, context)
+        driver.hub.message_links.add(link)
         try:
-            await link.run()
+            await served.run()
         finally:
-            link.end()
+            driver.hub.message_links.discard(link)
+            served.end()
 
 
 class _MessageLink:
     """One link, over which one receiver asks once for each version."""
 
-    def __init__(self, driver: Driver, sock: trio.socket.SocketType, context: DataContext) -> None:
+    def __init__(self, driver: Driver, link: Link, context: DataContext) -> None:
         self._driver, self._hub, self._context = driver, driver.hub, context
-        self._stream: ByteStream = checked_stream(driver.hub, sock, context.from_rank)
-        is_plain = digest_for(driver.hub, context.from_rank) is None
+        self._stream = LinkStream(link)
         self._feed = Feed(
-            driver.hub.core.messages,
-            context.from_rank,
-            own_socket(sock) if is_plain else None,
-            driver.message_news.note,
+            driver.hub.core.messages, context.from_rank, link, driver.message_news.note
         )
 
     def end(self) -> None:

@@ -61,7 +61,8 @@ async def test_of_too_many_who_say_nothing_the_one_that_came_first_is_dropped(
 ) -> None:
     """No time passes here, so it is not the deadline that ends it."""
     monkeypatch.setattr(manager, "MAX_UNAUTHENTICATED", 2)
-    listener = Listener(SimpleNamespace(hub=SimpleNamespace()), {})  # type: ignore[arg-type]  # unused here
+    unused: Any = SimpleNamespace(hub=SimpleNamespace())
+    listener = Listener(unused, {}, unused)
     callers = []
     for _ in range(3):
         near, far = trio.socket.socketpair()

@@ -1,19 +1,28 @@
 """A link that the control thread reads, or a thread that waits for a message of it."""
 
+import select
 import socket
 import threading
 from collections.abc import AsyncIterator
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import trio
+import trio.testing
 
 from ftcomm.control.message_stream import PeerClosed
 from ftcomm.control.messages.awaited_message import AwaitedMessage
-from ftcomm.control.messages.intake import BROKEN, Intake
+from ftcomm.control.messages.intake import BROKEN, LOOK_S, Intake
 from ftcomm.control.messages.message_parser import MessageParser, ParsedMessage
 from ftcomm.protocol.codec import encode
 from ftcomm.protocol.link_messages import FetchWait, MessageItem
+from ftcomm.transport import striped_link
+from ftcomm.transport.link import Link as AnyLink
+from ftcomm.transport.socket_link import SocketLink
+from tests.unit.transport.linked import linked
 
 pytestmark = pytest.mark.trio
 
@@ -23,11 +32,15 @@ def message(number: int) -> bytes:
 
 
 class Link:
-    """An intake, the far end of it, and the messages that it has given on, with their threads."""
+    """An intake, and the messages that it has given on, with their threads.
 
-    def __init__(self) -> None:
-        near, self.far = socket.socketpair()
-        near.setblocking(False)
+    Attributes:
+        far: the other end.
+    """
+
+    far: socket.socket
+
+    def __init__(self, near: AnyLink) -> None:
         self.taken: list[tuple[int, threading.Thread]] = []
         self.awaited = AwaitedMessage()
         self.waits_for = 0
@@ -56,8 +69,10 @@ class Link:
 
 @pytest.fixture
 async def link(nursery: trio.Nursery) -> AsyncIterator[Link]:
-    link = Link()
-    with link.far:
+    near, far = socket.socketpair()
+    link = Link(SocketLink(near, 1))
+    link.far = far
+    with far:
         yield link
         link.intake.end()
 
@@ -125,6 +140,53 @@ async def test_a_reader_leaves_when_it_waits_for_nothing_any_more(link: Link, by
         else:
             link.far.sendall(b"\xff" * 9)
     assert (link.intake.lost is not None) == (by in ("close", "bytes"))
+
+
+async def test_a_reader_looks_again_for_the_next_connection_when_another_has_read(
+    link: Link,
+) -> None:
+    """Its sleep is on a connection on which nothing will come."""
+    old, other_end = socket.socketpair()
+    asleep, size, real = threading.Event(), len(message(1)), link.intake._link
+
+    def sleeps(**_: bool) -> list[tuple[int, int]]:
+        asleep.set()
+        return [(old.fileno(), select.POLLIN)]
+
+    one_message: Any = SimpleNamespace(
+        recv_into=lambda buffer: real.recv_into(buffer[:size]), poll_for=sleeps, close=real.close
+    )
+    link.intake._link, link.waits_for = one_message, 2
+    with old, other_end, trio.fail_after(10.0):
+        async with trio.open_nursery() as nursery:
+            read = partial(trio.to_thread.run_sync, link.intake.read_until, abandon_on_cancel=True)
+            nursery.start_soon(read, link.awaited)
+            await trio.to_thread.run_sync(asleep.wait)
+            link.far.sendall(message(1) + message(2))
+            link.intake._look(600.0)
+    assert [number for number, _ in link.taken] == [1, 2]
+
+
+async def test_the_control_thread_looks_again_for_the_next_connection_when_another_has_read(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing will come on the one that it waits for."""
+    monkeypatch.setattr(striped_link, "STRIPE_BYTES", len(message(1)))
+    near, far = linked("striped")
+    link = Link(near)
+    link.waits_for = 1
+    nursery.start_soon(link.keep_reading)
+    await trio.testing.wait_all_tasks_blocked()
+    far.sendmsg((message(1),), (), 0)
+    link.intake.read_until(link.awaited)  # before the control thread can see that
+    await trio.testing.wait_all_tasks_blocked()
+    while link.intake._is_hot:
+        await trio.lowlevel.checkpoint()
+    await trio.testing.wait_all_tasks_blocked(LOOK_S)  # it waits for the link again
+    far.sendmsg((message(2),), (), 0)
+    await link.until(2)
+    link.intake.end()
+    far.close()
 
 
 async def test_what_a_reader_finds_is_told_by_the_control_thread(

@@ -1,6 +1,5 @@
 """Messages over a link: sent as they are asked for and made, taken as they were sent."""
 
-import contextlib
 import logging
 import re
 import threading
@@ -14,6 +13,7 @@ import trio
 
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.control.epoch_scopes import EpochScopes
+from ftcomm.control.links.link_stream import LinkStream
 from ftcomm.control.message_stream import receive_exactly, receive_message, send_all, send_message
 from ftcomm.control.messages import asking
 from ftcomm.control.messages.asking import MessageLinks
@@ -37,8 +37,10 @@ from ftcomm.recovery.events import AskForMessages, MessagesWanted, SendControl
 from ftcomm.recovery.machine import WorkerMachine
 from ftcomm.recovery.messages.names import START, behind
 from tests.unit.recovery.test_messages import checkpoint, loaded
+from tests.unit.transport.linked import linked
 
 pytestmark = pytest.mark.trio
+KINDS = ["socket", "striped", "checked"]
 TAG = b"t"
 SETTINGS = JobSettings(detect_within=0.4)
 
@@ -64,12 +66,11 @@ def a_driver(core: WorkerMachine, nursery: trio.Nursery) -> Any:
         settings=SETTINGS,
         fault=lambda _: None,
         log=logging.getLogger("t"),
-        digest=None,
         pool=Pool(),
         receives=PostedReceives(core, lock),
         intakes={},
         feeds={},
-        kept_from_children=lambda _: contextlib.nullcontext(),
+        message_links=set(),
     )
 
     def apply(event: Any) -> None:
@@ -95,16 +96,16 @@ def a_driver(core: WorkerMachine, nursery: trio.Nursery) -> Any:
 class Link:
     """A receiver of rank 0's messages, at rank 1."""
 
-    def __init__(self, core: WorkerMachine, nursery: trio.Nursery) -> None:
+    def __init__(self, core: WorkerMachine, nursery: trio.Nursery, kind: str) -> None:
         self.core = core
         self.driver = a_driver(core, nursery)
-        self.near, far = trio.socket.socketpair()
+        self.end, far = linked(kind)
+        self.near = LinkStream(self.end)
         context: Any = SimpleNamespace(epoch=core.view.epoch, from_rank=1)
         self.ended = trio.Event()
 
         async def serve() -> None:
-            with far:
-                await serve_messages(self.driver, far, context)
+            await serve_messages(self.driver, far, context)
             self.ended.set()
 
         nursery.start_soon(serve)
@@ -131,11 +132,11 @@ class Link:
         return item.number, np.frombuffer(raw).tolist()
 
 
-@pytest.fixture
-async def link(nursery: trio.Nursery) -> AsyncIterator[Link]:
-    link = Link(loaded(), nursery)
-    with link.near:
-        yield link
+@pytest.fixture(params=KINDS)
+async def link(nursery: trio.Nursery, request: pytest.FixtureRequest) -> AsyncIterator[Link]:
+    link = Link(loaded(), nursery, request.param)
+    yield link
+    link.end.close()
 
 
 async def test_what_was_sent_and_what_is_sent_later_comes_in_order(link: Link) -> None:
@@ -202,7 +203,7 @@ async def test_who_asks_for_something_else_is_cut_off(link: Link, message: Any) 
 
 async def test_a_receiver_that_goes_ends_the_link(link: Link) -> None:
     await link.ask()
-    link.near.close()
+    link.end.shutdown()
     await link.ended.wait()
 
 
@@ -246,7 +247,7 @@ async def test_nobody_writes_on_a_link_that_is_over(link: Link) -> None:
     with link.driver.hub.lock:
         log(link.core, value_of(1.0))
         claim = feed.claim()
-    link.near.close()
+    link.end.shutdown()
     await link.ended.wait()
     assert link.driver.hub.feeds == {}
     assert claim is not None
@@ -274,16 +275,16 @@ def item_of(number: int, value: MessageValue, **changes: Any) -> bytes:
 class Source:
     """Rank 1, of which rank 0 asks for messages."""
 
-    def __init__(self, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
         self.core = loaded()
         self.driver = a_driver(self.core, nursery)
-        self.near, self.far = trio.socket.socketpair()
+        self.end, far = linked(kind)
+        self.near = LinkStream(self.end)
 
-        async def open_peer(*_: Any, may_be_local: bool) -> Any:
-            assert not may_be_local
-            return self.far
+        async def open_message_link(*_: Any) -> Any:
+            return far
 
-        monkeypatch.setattr(asking, "open_peer", open_peer)
+        monkeypatch.setattr(asking, "open_message_link", open_message_link)
         self.links = MessageLinks(self.driver)
         self.want()
 
@@ -302,11 +303,13 @@ class Source:
         return self.core.messages.waiting(1, TAG)
 
 
-@pytest.fixture
-async def source(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Source]:
-    source = Source(nursery, monkeypatch)
-    with source.near, source.far:
-        yield source
+@pytest.fixture(params=KINDS)
+async def source(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> AsyncIterator[Source]:
+    source = Source(nursery, monkeypatch, request.param)
+    yield source
+    source.end.close()
 
 
 async def test_messages_are_taken_as_they_were_sent(source: Source) -> None:
@@ -380,7 +383,7 @@ async def test_a_source_that_sends_something_else_is_suspected(
     source: Source, sent: bytes, cause: str
 ) -> None:
     await send_all(source.near, sent)
-    source.near.shutdown(trio.socket.SHUT_WR)
+    source.end.shutdown()
     await source.until(lambda: source.driver.said)
     [suspicion] = source.driver.said
     assert isinstance(suspicion, Suspect)

@@ -10,6 +10,7 @@ import trio.testing
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.control.driver import Driver
 from ftcomm.control.links import manager
+from ftcomm.control.links.manager import Listener
 from ftcomm.control.links.multi_stream import (
     BUNDLE_DEADLINE_S,
     DIALLED_AT_ONCE,
@@ -18,6 +19,8 @@ from ftcomm.control.links.multi_stream import (
 )
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.handshake import DataContext
+from ftcomm.transport.link import Link
+from ftcomm.transport.striped_link import STRIPE_BYTES
 from tests.unit.control.test_relay import EPOCH, a_driver, listening
 
 pytestmark = pytest.mark.trio
@@ -156,7 +159,7 @@ async def test_all_streams_of_an_attempt_are_dialled_and_each_says_which_it_is()
     far = Accepting()
     async with listening(far.serve) as port:
         driver = a_dialler(port, 6)
-        socks = await open_bundle(driver, EPOCH, 1)
+        socks = await open_bundle(driver, EPOCH, 1, "data")
         names = [sock.getsockname() for sock in socks]
         for sock in socks:
             sock.close()
@@ -170,7 +173,7 @@ async def test_all_streams_of_an_attempt_are_dialled_and_each_says_which_it_is()
 async def test_one_stream_is_no_attempt_of_several() -> None:
     far = Accepting()
     async with listening(far.serve) as port:
-        (sock,) = await open_bundle(a_dialler(port, 1), EPOCH, 1)
+        (sock,) = await open_bundle(a_dialler(port, 1), EPOCH, 1, "data")
         sock.close()
         while far.ended < 1:
             await trio.testing.wait_all_tasks_blocked(0.01)
@@ -192,7 +195,7 @@ async def test_few_connections_of_an_attempt_are_unproven_at_once(
         return SimpleNamespace(close=lambda: None, stream=share.stream)
 
     monkeypatch.setattr("ftcomm.control.links.multi_stream.open_by_tcp", slowly)
-    socks: Any = await open_bundle(a_dialler(0, 16), EPOCH, 1)
+    socks: Any = await open_bundle(a_dialler(0, 16), EPOCH, 1, "data")
     assert [sock.stream for sock in socks] == list(range(16))
     assert most == DIALLED_AT_ONCE
 
@@ -221,7 +224,7 @@ async def test_one_stream_that_is_refused_takes_the_others_with_it(
     driver = a_dialler(0, 3)
     for _ in range(2):
         with pytest.raises(ConnectionRefusedError, match="nobody is here"):
-            await open_bundle(driver, EPOCH, 1)
+            await open_bundle(driver, EPOCH, 1, "data")
     assert sorted(closed) == [0, 0, 1, 1]
     assert next(driver.attempts) == 7, "each attempt has a number of its own"
 
@@ -231,7 +234,7 @@ async def test_streams_that_do_not_come_in_time_are_an_attempt_that_failed(
 ) -> None:
     closed = some_are_there(monkeypatch, 1, trio.sleep_forever)
     with pytest.raises(trio.TooSlowError):
-        await open_bundle(a_dialler(0, 2), EPOCH, 1)
+        await open_bundle(a_dialler(0, 2), EPOCH, 1, "data")
     assert closed == [0]
 
 
@@ -242,7 +245,7 @@ async def test_the_end_of_the_epoch_closes_what_was_dialled(
     driver = a_dialler(0, DIALLED_AT_ONCE)
     with trio.CancelScope() as epoch:
         driver.hub.fault = lambda _, there: epoch.cancel() if there == 2 else None
-        await open_bundle(driver, EPOCH, 1)
+        await open_bundle(driver, EPOCH, 1, "data")
     assert (epoch.cancelled_caught, sorted(closed)) == (True, [0, 1])
 
 
@@ -254,3 +257,76 @@ async def test_a_relayed_link_has_one_connection(monkeypatch: pytest.MonkeyPatch
     driver = a_dialler(0, 3)
     driver.hub.core.view.relay_to = lambda _: 2
     assert await manager.open_link(driver, EPOCH, 1) == ([(EPOCH, 1, "data")], None)
+
+
+# --- links of messages --------------------------------------------------------------------------
+
+
+async def opened_for_messages(driver: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What was dialled for a link of messages: by which function, and what it was told."""
+    dialled: list[Any] = []
+
+    def dial(name: str, result: Any) -> Any:
+        async def opens(_: Driver, *told: Any, **more: Any) -> Any:
+            dialled.append((name, *told, *more.values()))
+            return result
+
+        return opens
+
+    for name, result in (("open_peer", 0), ("open_by_tcp", 0), ("open_bundle", [0, 1, 2])):
+        monkeypatch.setattr(manager, name, dial(name, result))
+    monkeypatch.setattr(manager.Opened, "as_link", lambda opened, *_: opened.conns)
+    conns: Any = await manager.open_message_link(driver, EPOCH, 1)
+    return [*dialled, len(conns)]
+
+
+async def test_messages_of_another_host_come_by_several_connections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened = await opened_for_messages(a_dialler(0, 3), monkeypatch)
+    assert opened == [("open_bundle", EPOCH, 1, "messages"), 3]
+
+
+async def test_messages_within_a_host_come_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = a_dialler(0, 3)
+    driver.hub.settings = JobSettings(streams=3)
+    opened = await opened_for_messages(driver, monkeypatch)
+    assert opened == [("open_by_tcp", EPOCH, 1, "messages", 1), 1]
+
+
+async def test_relayed_messages_come_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = a_dialler(0, 3)
+    driver.hub.core.view.relay_to = lambda _: 2
+    opened = await opened_for_messages(driver, monkeypatch)
+    assert opened == [("open_peer", EPOCH, 1, "messages"), 1]
+
+
+async def test_who_brings_the_last_connection_serves_the_messages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    served: list[Link] = []
+    said = [("data", context(2, 0)), *(("messages", context(1, stream)) for stream in (2, 0, 1))]
+    contexts = iter(said)
+
+    async def authenticate(_: Listener, __: Any) -> tuple[str, DataContext]:
+        return next(contexts)
+
+    async def serve(_: Driver, link: Link, __: DataContext) -> None:
+        served.append(link)
+
+    monkeypatch.setattr(Listener, "_authenticate", authenticate)
+    listener = Listener(a_dialler(0, 3), {}, serve)
+    data, *pairs = [trio.socket.socketpair() for _ in said]
+    async with trio.open_nursery() as nursery:
+        for near, _ in (data, *pairs):
+            nursery.start_soon(listener._welcome, near)
+            await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    data[1].close()
+    (link,) = served
+    with pairs[0][1], pairs[1][1], pairs[2][1]:
+        assert link.sendmsg((b"x" * (STRIPE_BYTES + 1),), (), 0) == STRIPE_BYTES
+        assert link.sendmsg((b"y",), (), 0) == 1
+        assert await pairs[1][1].recv(1) == b"x"  # the first of them by its number
+        assert await pairs[2][1].recv(1) == b"y"
+        link.close()

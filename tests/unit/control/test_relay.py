@@ -16,6 +16,7 @@ from ftcomm.control.links.dial import RelayLost
 from ftcomm.control.links.manager import Listener, link_down, open_peer
 from ftcomm.control.links.relay import serve_relay
 from ftcomm.control.message_stream import server_hello, server_proof
+from ftcomm.control.messages.serving import serve_messages
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.handshake import DataContext, epoch_key
 from ftcomm.protocol.messages import Member
@@ -42,6 +43,7 @@ def a_driver(rank: int, ports: list[int], relay: int | None = None) -> Any:
         settings=JobSettings(transport="tcp"),
         log=logging.getLogger("test"),
         link_fault=lambda _: None,
+        digest=None,
         kept_from_children=lambda _: nullcontext(),
     )
     events: list[Any] = []
@@ -168,7 +170,7 @@ async def test_only_the_relay_of_the_plan_passes_bytes_on() -> None:
         )
     )
     driver: Any = SimpleNamespace(hub=SimpleNamespace(core=core))
-    listener = Listener(driver, {})
+    listener = Listener(driver, {}, serve_messages)
     assert listener._member("relay", DataContext("job", EPOCH, 0, 1, 1)) == "m0"
     for role, ends in (("relay", (0, 2)), ("relay", (0, 3)), ("data", (0, 1)), ("fetch", (1, 0))):
         with pytest.raises(ProtocolError, match=f"a link for {role}"):
@@ -192,7 +194,7 @@ async def test_small_messages_do_not_wait_for_each_other_on_what_a_listener_acce
 
     monkeypatch.setattr(Listener, "_authenticate", authenticate)
     with near, far:
-        listener = Listener(a_driver(1, [0, 0]), {"fetch": serve})
+        listener = Listener(a_driver(1, [0, 0]), {"fetch": serve}, serve_messages)
         await listener._welcome(trio.socket.from_stdlib_socket(near))
     assert waits == [False]
 
