@@ -379,8 +379,7 @@ class Communicator:
             deadline: as for `allreduce`.
             tag: likewise.
         """
-        options = CallOptions(root=root, algorithm=algorithm, deadline=deadline, tag=tag)
-        return self._run(self._calls.broadcast, x, options, out, copy=copy)
+        return self._persistent.broadcast(x, root, out, copy, algorithm, deadline, tag)
 
     def allgather(
         self,

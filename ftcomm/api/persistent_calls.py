@@ -1,7 +1,7 @@
 """Persistent calls: a call like one before it, from the same place, goes the fast path.
 
-These are the calls whose schedule follows from their arguments alone, and which prove that all
-ranks have completed what came before.  A broadcast does not, so it is no such call.
+These are the calls whose schedule follows from their arguments alone.  A broadcast to a rank that
+passes no array is none: what comes says how much it is.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sys import _getframe
 from time import perf_counter
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from ftcomm.api.session import Session
 from ftcomm.collectives.op_argument import NAME_OF_ID, Op, Reduction, UncheckedOp
 from ftcomm.config.deadline import Duration
 from ftcomm.engine.persistent_request import PersistentRequest
-from ftcomm.memory.pool import Pool
+from ftcomm.memory.pool import LoggedResult, Pool
 from ftcomm.protocol.signature import CallTag, Kind
 from ftcomm.requests.builder import FORMS_KEPT
 from ftcomm.requests.call_site import passes_on
@@ -33,6 +33,7 @@ _TAGS = (type(None), int, str)  # equal ones are of one type, as long as no othe
 # What is called, as a part of a key: the op of an allreduce, the text of counts, or one of these.
 # Numbers and no members of `Kind`, whose hash costs more than all the rest.
 _FUNCTION, _ALLGATHER, _BARRIER = -1, int(Kind.ALLGATHER), int(Kind.BARRIER)
+_BROADCAST = int(Kind.BROADCAST)  # with its root
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,6 +48,7 @@ class PersistentCall:
         share: of the log, that one takes.
         row: of the call statistics.
         nbytes: of the result.
+        is_broadcast: it does not prove what came before.
         flat_input: the input is 1-D.
         flat: the result is 1-D.
         pooled: its memory comes from a pool.
@@ -59,6 +61,7 @@ class PersistentCall:
     share: int
     row: list[float]
     nbytes: int
+    is_broadcast: bool
     flat_input: bool
     flat: bool
     pooled: bool
@@ -103,6 +106,29 @@ class PersistentCalls:
         options = CallOptions(op, -1, algorithm, wire, deadline, tag=tag)
         return self._session.run(
             self._remembered, spot, what, self._calls.allreduce, x, options, out, copy=copy
+        )
+
+    def broadcast(
+        self,
+        x: Any,
+        root: int,
+        out: Result | None,
+        copy: bool,
+        algorithm: str | None,
+        deadline: Duration | None,
+        tag: CallTag,
+    ) -> Any:
+        """A broadcast, likewise."""
+        spot, what = None, (_BROADCAST, root)
+        if algorithm is None and type(root) is int:  # 1, 1.0 and True differ
+            spot = _spot(_getframe(2), deadline, tag)
+        if spot is not None:
+            result = self._repeat(spot, what, x, tag, out, copy=copy)
+            if result is not None:
+                return result
+        options = CallOptions(root=root, algorithm=algorithm, deadline=deadline, tag=tag)
+        return self._session.run(
+            self._remembered, spot, what, self._calls.broadcast, x, options, out, copy=copy
         )
 
     def allgather(
@@ -194,6 +220,7 @@ class PersistentCalls:
             share=self._quota.share_of(form.nbytes),
             row=self._session.call_stats.row(form.kind),
             nbytes=form.nbytes,
+            is_broadcast=form.kind is Kind.BROADCAST,
             flat_input=x.ndim == 1,
             flat=len(form.shape) == 1,
             pooled=form.nbytes >= Pool.MIN_LENT_BYTES,
@@ -220,8 +247,9 @@ class PersistentCalls:
         if out is not None and not _fits(out, repeat.form):
             return None
         account, guard, persistent = self._quota, self._guard, repeat.persistent
-        total = account.nbytes + repeat.share
-        if guard.is_closed or guard.waiting_submitters or total > account.plenty:
+        broadcasts, total = self._broadcasts, account.nbytes + repeat.share
+        flushes = repeat.is_broadcast and broadcasts.must_flush(repeat.nbytes)
+        if guard.is_closed or guard.waiting_submitters or flushes or total > account.plenty:
             return None
         before, began = persistent.progress.position, perf_counter()
         # A forked child has no quiescent core, so the guard need not ask which process this is.
@@ -236,19 +264,16 @@ class PersistentCalls:
             if stored is None:
                 return None
             account.nbytes = total
-            broadcasts = self._broadcasts
-            broadcasts.number = broadcasts.nbytes = 0  # this call proves them
+            if repeat.is_broadcast:
+                broadcasts.completed(Kind.BROADCAST, repeat.nbytes)
+            else:
+                broadcasts.number = broadcasts.nbytes = 0  # this call proves them
             if repeat.pooled:
                 result = self._output.to(out, copy=copy)(stored)
             elif out is None and not copy:
                 result = stored.read_only()
-            else:  # the same, in fewer steps
-                result = stored.flat if repeat.flat else stored.flat.reshape(repeat.form.shape)
-                if out is not None:
-                    out[...] = result
-                    result = out
-                else:
-                    result = result.copy()
+            else:
+                result = _copied(stored, repeat, out)
             row = repeat.row
             row[0] += 1
             row[1] += repeat.nbytes
@@ -259,6 +284,15 @@ class PersistentCalls:
         finally:
             guard.lock.release()
         return result  # nothing is called from here on, where Ctrl-C would lose it
+
+
+def _copied(stored: LoggedResult, repeat: PersistentCall, out: Any) -> Result:
+    """Do as `OutputPolicy.to` with a small result, in fewer steps."""
+    result = stored.flat if repeat.flat else stored.flat.reshape(repeat.form.shape)
+    if out is None:
+        return result.copy()
+    out[...] = result
+    return cast("Result", out)
 
 
 def _spot(caller: FrameType, deadline: Duration | None, tag: CallTag) -> Spot | None:

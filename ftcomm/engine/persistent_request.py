@@ -40,10 +40,13 @@ class PersistentRequest:
         "_form",
         "_hub",
         "_in_shared_window",
+        "_is_broadcast",
+        "_is_root",
         "_moves",
         "_plane",
         "_pooled",
         "_schedule",
+        "_synchronising",
         "_view",
         "progress",
     )
@@ -71,6 +74,9 @@ class PersistentRequest:
             self._schedule, form.dtype.itemsize
         )
         self._complete = complete
+        self._is_broadcast = form.kind is Kind.BROADCAST
+        self._is_root = form.root == self._view.rank
+        self._synchronising = not self._is_broadcast
 
     def run(self, sendbuf: Array, place: Array | None = None) -> LoggedResult | None:
         """One more call; None if nothing is done, and the long way must be taken.
@@ -94,10 +100,12 @@ class PersistentRequest:
                 stored = LoggedResult(recvbuf, form.shape)
                 entry = LogEntry(form.signature, stored, form.nbytes)
                 with self._hub.lock:
-                    done = progress.complete_next(entry, time.monotonic())
-                    if done:
+                    done = progress.complete_next(
+                        entry, time.monotonic(), synchronising=self._synchronising
+                    )
+                    while done:
                         self._hub.pool.give(done.pop())
-                if done is not None or self._complete(epoch, entry, True):
+                if done is not None or self._complete(epoch, entry, self._synchronising):
                     return stored
             # The long way says it again; if Ctrl-C comes before that, nothing may be in flight.
             progress.call = NO_CALL
@@ -120,6 +128,10 @@ class PersistentRequest:
             if memory is not None:
                 return plane.run_in_shared_window(header, sendbuf, form, memory)
             recvbuf = plane.take(form.recvbuf_count, form.dtype)
+        if self._is_broadcast:
+            if self._is_root:
+                recvbuf[:] = sendbuf
+            sendbuf = recvbuf
         for copy in self._copies:  # first: a step may send on what was copied
             end = copy.work_lo + copy.source_hi - copy.source_lo
             recvbuf[copy.work_lo : end] = sendbuf[copy.source_lo : copy.source_hi]
@@ -130,12 +142,12 @@ class PersistentRequest:
 def persistent(
     hub: Hub, plane: DataPlane, form: CollectiveSpec, complete: Complete
 ) -> PersistentRequest | None:
-    """For calls of one schedule that prove what came before; else None."""
+    """For calls that are one schedule; else None."""
     special = hub.faults is not None or hub.settings.verify != "none"
     special = special or hub.settings.call_deadline > 0  # which calls like these do not keep
     finishes = form.reducer is not None and form.reducer.finishes
     special = special or form.dtype.kind == "V"  # bfloat16, which travels as its bits
-    if special or finishes or form.kind is Kind.BROADCAST:
+    if special or finishes or form.announcement is not None:
         return None
     moves = plane.persistent_moves(form)
     return None if moves is None else PersistentRequest(hub, plane, form, moves, complete)

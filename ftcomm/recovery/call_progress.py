@@ -184,8 +184,8 @@ class CallProgress:
         Returns:
             the outcome, and values that the log released (their buffers may be used again).
         """
-        if synchronising and epoch == self._view.epoch:
-            at_once = self.complete_next(entry, now)
+        if epoch == self._view.epoch:
+            at_once = self.complete_next(entry, now, synchronising=synchronising)
             if at_once is not None:
                 return Completion.DONE, at_once
         refusal = self._may_not_complete(epoch, now)
@@ -200,8 +200,10 @@ class CallProgress:
         self.is_quiescent = self._nothing_to_heed
         return Completion.DONE, dropped
 
-    def complete_next(self, entry: LogEntry, now: float) -> list[Any] | None:
-        """Complete the next synchronising call if all is quiescent, in few steps.
+    def complete_next(
+        self, entry: LogEntry, now: float, *, synchronising: bool = True
+    ) -> list[Any] | None:
+        """Complete the next call if all is quiescent, in few steps.
 
         Returns:
             values that the log released; None: it is not quiescent, and nothing was done.
@@ -209,8 +211,12 @@ class CallProgress:
         contact = self._contact
         if not self.is_quiescent or now > contact.confirm_after:
             return None
-        position = self.position
-        dropped = self._log.succeed(position, entry) if contact.limits.keeps_results else []
+        position, dropped = self.position, []
+        if contact.limits.keeps_results:
+            if synchronising:
+                dropped = self._log.succeed(position, entry)
+            else:
+                self._log.follow(position, entry)
         self.position = position.next()
         self._note_call(self.call)
         self.call = NO_CALL
@@ -220,7 +226,6 @@ class CallProgress:
     def _nothing_to_heed(self) -> bool:
         return (
             self._view.state is WorkerState.RUNNING
-            and (self._log.is_level or not self._contact.limits.keeps_results)
             and self.position >= self._view.frontier
             and self._log.get(self.position) is None
         )

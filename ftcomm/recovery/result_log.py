@@ -171,20 +171,15 @@ class ResultLog:
         self._stable_below = max(self._stable_below, position)
         return self._collect()
 
-    @property
-    def is_level(self) -> bool:
-        """True if, but for pins, only the newest result is not yet known to be stable.
-
-        Then `succeed` may be called.
-        """
-        return len(self._unproven) == 1
-
     def succeed(self, position: Position, entry: LogEntry) -> list[Any]:
-        """`add` and `prove_stable` in one, of a position behind all others, in a level log.
+        """`add`, `passed` and `prove_stable` in one, of a position behind all others.
 
         Returns:
-            the value that was released, if one was.
+            values that were released: one at most, but behind broadcasts.
         """
+        if len(self._unproven) != 1:
+            self.follow(position, entry)
+            return self.prove_stable(position)
         before, self._unproven[0] = self._unproven[0], position
         self._stable_below = position
         self._entries[position] = entry
@@ -195,6 +190,12 @@ class ResultLog:
         stays = before.seqno + 1 == by_all.end and before.version == by_all.version
         by_all.passed(position, entry.nbytes)
         return [] if stays or self.keeps(before) else self._drop([before])
+
+    def follow(self, position: Position, entry: LogEntry) -> None:
+        """`add` and `passed` in one, of a position behind all others."""
+        self._entries[position] = entry
+        self._unproven.append(position)
+        self._by_all.passed(position, entry.nbytes)
 
     def commit(self, version: int) -> list[Any]:
         """Checkpoint `version` is committed: results of older versions are not needed again.

@@ -24,7 +24,7 @@ ROUNDS = 200
 DIES_IN = 140
 VERSION_ROUNDS = 50
 POOLED = 40_000
-KINDS = (Kind.ALLREDUCE, Kind.ALLGATHER, Kind.ALLGATHERV, Kind.BARRIER)
+KINDS = (Kind.ALLREDUCE, Kind.BROADCAST, Kind.ALLGATHER, Kind.ALLGATHERV, Kind.BARRIER)
 NAMED = ftcomm.reduction(lambda a, b: np.maximum(a, b) + 1, name="higher")
 STREAMED = (393_216, 262_145)  # segment by segment; three ranks share out the first evenly
 
@@ -63,6 +63,9 @@ def one_round(comm: Communicator, number: int) -> list[Any]:
         comm.allreduce([number, comm.rank]),
         comm.allreduce(base, np.fmax),
         comm.allreduce(base, NAMED),
+        comm.broadcast(base, root=1),
+        comm.broadcast(large, root=2, out=np.empty_like(large)),
+        comm.broadcast(table, out=table),
     ]
     comm.barrier()
     results += numbers(comm, number)

@@ -171,7 +171,7 @@ class Feed:
 
 
 def _behind(count: int, pieces: list[Piece]) -> list[Piece]:
-    """What is left of `pieces` behind their first `count` bytes."""
+    """Return the rest of `pieces` behind their first `count` bytes."""
     rest: list[Piece] = []
     for piece in pieces:
         if count < len(piece):

@@ -12,6 +12,7 @@ from hypothesis import strategies as some
 
 import ftcomm
 from ftcomm.memory.pool import LoggedResult, Pool
+from ftcomm.requests.builder import FLUSH_BROADCASTS
 from ftcomm.requests.request import CollectiveSpec
 from tests.unit.engine.test_persistent_request import Way
 
@@ -37,8 +38,8 @@ Calls = some.lists(
         {
             "kind": some.sampled_from(
                 ["allreduce"] * 4
-                + ["allgather", "allgatherv"] * 2
-                + ["broadcast", "barrier", "iallreduce"]
+                + ["allgather", "allgatherv", "broadcast"] * 2
+                + ["barrier", "iallreduce"]
             ),
             "shape": some.sampled_from(SHAPES),
             "dtype": some.sampled_from(["float64", "int32", ">i4"]),
@@ -71,9 +72,10 @@ def _called(
         return comm.barrier(tag=tag)
     x = np.arange(number, number + np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
     x = np.asfortranarray(x) if strided and shape else x
-    if kind == "broadcast":
-        return comm.broadcast(x)
     copy, fits = target != "view", x.flags.c_contiguous and x.dtype.isnative
+    if kind == "broadcast":
+        out = {"out": np.zeros(shape, x.dtype), "in place": x}.get(target) if fits else None
+        return comm.broadcast(x, out=out, copy=copy, tag=tag)
     if kind == "allgather":
         out = np.zeros((1, *shape), x.dtype) if target == "out" and fits else None
         return comm.allgather(x, out=out, copy=copy, tag=tag)
@@ -127,12 +129,32 @@ def test_the_fast_path_equals_the_slow_path(calls: list[dict[str, Any]]) -> None
     assert not is_fast
 
 
-@pytest.mark.parametrize("kind", ["allreduce", "allgather", "allgatherv", "barrier"])
+@pytest.mark.parametrize("kind", ["allreduce", "broadcast", "allgather", "allgatherv", "barrier"])
 def test_such_programs_take_the_fast_path(kind: str) -> None:
     ways: list[Way] = []
     with mock.patch(PERSISTENT, persistent(ways)):
         run([{**CALL, "kind": kind, "target": target} for target in ("new", "out")], ways)
     assert [len(way.log) for way in ways] == [1]
+
+
+def test_a_broadcast_that_proves_what_came_before_takes_the_slow_path() -> None:
+    ways: list[Way] = []
+    with mock.patch(PERSISTENT, persistent(ways)):
+        run([{**CALL, "kind": "broadcast"}] * (2 * FLUSH_BROADCASTS), ways)
+    assert sum(len(way.log) for way in ways) == 2 * FLUSH_BROADCASTS - 1 - 2
+
+
+@pytest.mark.parametrize("root", [True, "0", 0.0])
+def test_a_root_that_is_no_whole_number_is_refused_on_every_path(root: Any) -> None:
+    with mock.patch(PERSISTENT, persistent([])), ftcomm.init("none") as comm:
+
+        def call(root: Any) -> None:
+            comm.broadcast(np.ones(1), root)
+
+        for _ in range(2):
+            call(0)
+            with pytest.raises((TypeError, ValueError)):
+                call(root)
 
 
 @pytest.mark.parametrize(("op", "is_fast"), [(FUNCTIONS[0], True), (FUNCTIONS[1], False)])

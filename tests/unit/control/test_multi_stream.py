@@ -263,7 +263,7 @@ async def test_a_relayed_link_has_one_connection(monkeypatch: pytest.MonkeyPatch
 
 
 async def opened_for_messages(driver: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What was dialled for a link of messages: by which function, and what it was told."""
+    """Open a link of messages; by which function it was dialled, and what that was told."""
     dialled: list[Any] = []
 
     def dial(name: str, result: Any) -> Any:

@@ -11,6 +11,7 @@ import pytest
 import ftcomm
 from ftcomm import communicator
 from ftcomm.api import call_guard, collectives, outputs, persistent_calls, session
+from ftcomm.collectives.schedules.binomial_tree import binomial_broadcast
 from ftcomm.collectives.schedules.recursive_doubling import doubling_allreduce
 from ftcomm.collectives.schedules.ring_allgather import ring_allgather
 from ftcomm.collectives.schedules.schedule import Schedule
@@ -22,6 +23,7 @@ from ftcomm.memory.pool import LoggedResult, Pool
 from ftcomm.protocol.position import START
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm.recovery.recent_calls import NO_CALL
+from ftcomm.recovery.result_log import LogEntry
 from ftcomm.requests.request import CollectiveSpec
 from tests.helpers.interrupts import ANYWHERE, BY_SIGNAL, interrupted, places
 
@@ -48,21 +50,23 @@ class Plane:
         self.core.progress.call = NO_CALL
 
 
-def one_way(count: int = 3, schedule: Schedule = SCHEDULE) -> tuple[Any, Plane, PersistentRequest]:
+def one_way(
+    count: int = 3, schedule: Schedule = SCHEDULE, root: int = -1
+) -> tuple[Any, Plane, PersistentRequest]:
     """Its core, its data plane, and the fast path itself, of results of `count` elements."""
     core = SimpleNamespace(
-        view=SimpleNamespace(epoch=1),
+        view=SimpleNamespace(epoch=1, rank=1),
         progress=SimpleNamespace(position=START, is_quiescent=True, call=NO_CALL),
     )
 
-    def complete_next(*_: Any) -> list[Any]:
+    def complete_next(*_: Any, **__: Any) -> list[Any]:
         core.progress.call = NO_CALL
         return []
 
     core.progress.complete_next = complete_next
     form = CollectiveSpec(
         schedule.kind, SIGNATURE, "x.py:1", SIGNATURE, schedule, FLOATS, (count,),
-        recvbuf_count=count, nbytes=8 * count,
+        recvbuf_count=count, nbytes=8 * count, root=root,
     )  # fmt: skip
     hub: Any = SimpleNamespace(core=core, lock=threading.Lock(), pool=Pool())
     plane: Any = Plane(core)
@@ -94,13 +98,15 @@ def test_nothing_is_in_flight_when_there_is_no_memory(monkeypatch: pytest.Monkey
     assert core.progress.call == NO_CALL
 
 
-def test_a_result_that_the_log_releases_leaves_its_memory_to_the_next() -> None:
+@pytest.mark.parametrize("count", [1, 3])
+def test_results_that_the_log_releases_leave_their_memory_to_the_next(count: int) -> None:
+    """There are several behind broadcasts."""
     core, _, way = one_way(POOLED)
     pool = way._hub.pool
-    dropped = [LoggedResult(pool.take(POOLED, FLOATS), (POOLED,))]
-    core.progress.complete_next = lambda *_: dropped
+    dropped = [LoggedResult(pool.take(POOLED, FLOATS), (POOLED,)) for _ in range(count)]
+    core.progress.complete_next = lambda *_, **__: dropped
     assert way.run(np.ones(POOLED)) is not None
-    assert pool.nbytes == 8 * POOLED
+    assert pool.nbytes == 8 * POOLED * count
 
 
 def test_the_rank_s_own_block_is_there_before_the_first_step() -> None:
@@ -115,6 +121,30 @@ def test_the_rank_s_own_block_is_there_before_the_first_step() -> None:
     plane.run_moves = run_moves  # type: ignore[method-assign]  # of this test's own
     assert way.run(np.array([7.0, 8.0])) is not None
     assert seen == [[7.0, 8.0]]
+
+
+@pytest.mark.parametrize("root", [0, 1])
+def test_a_broadcast_sends_the_root_s_array_and_proves_nothing(root: int) -> None:
+    """This rank is 1."""
+    core, plane, way = one_way(3, binomial_broadcast(2, 1, 3, root), root)
+    completed, sent = [], []
+
+    def complete_next(entry: LogEntry, _: float, *, synchronising: bool) -> list[Any]:
+        completed.append(synchronising)
+        return []
+
+    def run_moves(*arguments: Any) -> bool:
+        *_, sendbuf, recvbuf, _ = arguments
+        assert sendbuf is recvbuf
+        sent.append(recvbuf.tolist())
+        return True
+
+    core.progress.complete_next = complete_next
+    plane.run_moves = run_moves  # type: ignore[method-assign]  # of this test's own
+    x = np.array([7.0, 8.0, 9.0])
+    assert way.run(x) is not None
+    assert completed == [False]
+    assert (sent == [[7.0, 8.0, 9.0]]) == (root == 1)
 
 
 # --- what the user is given -----------------------------------------------------------------------
