@@ -124,11 +124,13 @@ class Reduction:
     """A user's reduction function and what it needs; made by `reduction`.
 
     Attributes:
-        function: of (accumulator, operand).
+        function: of (accumulator, operand), or of (source, destination).
         elementwise: False if it must see whole arrays.
         commutative: False if the accumulator must come from lower ranks.
         name: what stands for it in place of its code; empty for none.
         is_declared: by `reduction`, so it is not tried.
+        in_place: it combines the source into the destination.
+        itemsize: bytes of its elements where those are no dtype's, else 0.
     """
 
     function: UserFunction
@@ -136,6 +138,8 @@ class Reduction:
     commutative: bool = True
     name: str = ""
     is_declared: bool = True
+    in_place: bool = False
+    itemsize: int = 0
 
     def __call__(self, accumulator: Array, operand: Array) -> Any:
         """Return the result of the function itself."""
@@ -149,7 +153,7 @@ class Reduction:
     @property
     def whole(self) -> bool:
         """True if the function must be given whole arrays, in rank order."""
-        return not (self.elementwise and self.commutative)
+        return not (self.elementwise and self.commutative) or self.itemsize > 1
 
 
 def reduction(
@@ -158,6 +162,8 @@ def reduction(
     elementwise: bool = True,
     commutative: bool = True,
     name: str | None = None,
+    in_place: bool = False,
+    itemsize: int | None = None,
 ) -> Reduction:
     """Declare a function as an ``op``: what it needs, and what it is called.
 
@@ -166,15 +172,21 @@ def reduction(
 
     Args:
         function: of (accumulator, operand), which returns their combination as an array of the
-            same shape and dtype and changes neither; the same on all ranks; associative.
+            same shape and dtype and changes neither; the same on all ranks; associative.  With
+            `in_place` of (source, destination).
         elementwise: False if it must see whole arrays of the shape that was passed in.
         commutative: False if the accumulator must come from lower ranks than the operand.
         name: what ranks compare in place of the function's code. A builtin or C function needs
             one, such as ``"torch.add"``. All ranks must mean the same by it.
+        in_place: the function combines its first array, the operand, into its second, the
+            accumulator, which it may write while it runs and may not keep. It returns None, or
+            that array.
+        itemsize: bytes of one element where that is no dtype, as of a C struct. Arrays are then
+            uint8, of whole elements, and the function is given whole arrays in rank order.
 
     Raises:
         TypeError: `function` is no function of two arrays, or has neither code nor a name.
-        ValueError: `name` is empty or too long.
+        ValueError: `name` is empty or too long, or `itemsize` is not positive.
     """
     if not callable(function):
         raise TypeError(f"a reduction is made of a function, not of a {type(function).__name__}")
@@ -185,12 +197,26 @@ def reduction(
         )
     if name is None:
         _check_code(function)
-        return Reduction(function, elementwise, commutative)
-    if not isinstance(name, str):
+    elif not isinstance(name, str):
         raise TypeError(f"name is a {type(name).__name__}, must be a str")
-    if not 0 < len(name) <= MAX_NAME:
+    elif not 0 < len(name) <= MAX_NAME:
         raise ValueError(f"name has {len(name)} characters, must have 1 to {MAX_NAME}")
-    return Reduction(function, elementwise, commutative, name)
+    return Reduction(
+        function,
+        elementwise,
+        commutative,
+        name or "",
+        in_place=bool(in_place),
+        itemsize=0 if itemsize is None else _checked_itemsize(itemsize),
+    )
+
+
+def _checked_itemsize(itemsize: Any) -> int:
+    if type(itemsize) is not int:
+        raise TypeError(f"itemsize is a {type(itemsize).__name__}, must be an int")
+    if itemsize < 1:
+        raise ValueError(f"itemsize is {itemsize}, must be at least 1")
+    return itemsize
 
 
 def resolve_op(op: UncheckedOp) -> str | Reduction:
@@ -241,6 +267,19 @@ def needs_whole(op: UncheckedOp) -> bool:
     return isinstance(op, Reduction) and op.whole
 
 
+def check_itemsize(reduction: Reduction, x: Array) -> None:
+    """Refuse an array that does not consist of a function's whole elements.
+
+    Raises:
+        ValueError: its bytes are no multiple of the size of one.
+    """
+    if reduction.itemsize and x.nbytes % reduction.itemsize:
+        raise ValueError(
+            f"op {described(reduction.function)} combines elements of {reduction.itemsize} bytes, "
+            f"and the input has {x.nbytes} bytes, which is no multiple of it"
+        )
+
+
 def function_hash(reduction: Reduction) -> int:
     """The hash of a user's function, and of what it needs.
 
@@ -248,6 +287,8 @@ def function_hash(reduction: Reduction) -> int:
         TypeError: it has no name, and refers to something that has no digest.
     """
     needs = f"{reduction.elementwise} {reduction.commutative}" if reduction.whole else ""
+    if reduction.in_place or reduction.itemsize:
+        needs += f" {reduction.in_place} {reduction.itemsize}"
     if reduction.name:
         return name_hash(reduction.name, needs)
     if isinstance(reduction.function, np.ufunc):

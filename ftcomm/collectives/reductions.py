@@ -17,6 +17,7 @@ from ftcomm.collectives.op_argument import (
     Reduction,
     UncheckedOp,
     UserFunction,
+    described,
     function_hash,
     resolve_op,
 )
@@ -159,7 +160,13 @@ def make_reducer(
         return _named_reducer(resolved, dtype)
     code, op_hash = op_code(resolved)
     dtype_code(dtype)
-    combine = _call_user(resolved.function, shape if resolved.whole else None)
+    if resolved.itemsize and dtype != np.uint8:
+        raise TypeError(
+            f"op {described(resolved.function)} combines elements of {resolved.itemsize} bytes in "
+            f"arrays of uint8, and the input is {dtype.name}; pass x.view(numpy.uint8)"
+        )
+    combine_by = _call_in_place if resolved.in_place else _call_user
+    combine = combine_by(resolved.function, shape if resolved.whole else None)
     return Reducer(code, op_hash, combine, whole=resolved.whole)
 
 
@@ -212,6 +219,27 @@ def _call_user(function: UserFunction, shape: tuple[int, ...] | None) -> Combine
         np.copyto(out, result.reshape(-1))
 
     return combine
+
+
+def _call_in_place(function: UserFunction, shape: tuple[int, ...] | None) -> Combine:
+    def combine(accumulator: Array, operand: Array, out: Array) -> None:
+        if _address(out) == _address(operand):  # it is read while the other is written over it
+            operand = operand.copy()
+        if _address(out) != _address(accumulator):
+            np.copyto(out, accumulator)
+        destination = out if shape is None else out.reshape(shape)
+        returned = function(_guarded(operand, shape), destination)
+        if returned is not None and returned is not destination:
+            raise TypeError(
+                f"reduction function returned a {type(returned).__name__}, and it is declared "
+                "in_place: it must write into its second array, and return that or None"
+            )
+
+    return combine
+
+
+def _address(array: Array) -> int:
+    return int(array.__array_interface__["data"][0])
 
 
 def _guarded(array: Array, shape: tuple[int, ...] | None) -> Array:

@@ -17,6 +17,7 @@ from ftcomm.collectives.function_probe import FunctionProbe
 from ftcomm.collectives.op_argument import (
     Reduction,
     UncheckedOp,
+    check_itemsize,
     check_pythons,
     needs_whole,
     resolve_op,
@@ -184,6 +185,7 @@ class RequestBuilder:
         else:
             reducer = bfloat16_reducer(op)
         if isinstance(op, Reduction):
+            check_itemsize(op, sendbuf)
             self._probe.check(op, reducer.op_hash, sendbuf.dtype)
         return reducer
 
