@@ -66,6 +66,7 @@ def one_round(comm: Communicator, number: int) -> list[Any]:
         comm.broadcast(base, root=1),
         comm.broadcast(large, root=2, out=np.empty_like(large)),
         comm.broadcast(table, out=table),
+        comm.broadcast(table if comm.rank == 2 else None, root=2),
     ]
     comm.barrier()
     results += numbers(comm, number)

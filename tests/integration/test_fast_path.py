@@ -14,9 +14,9 @@ pytestmark = pytest.mark.process
 
 SCRIPT = Path(repeated_calls.__file__)
 WALL_S = 120
-# In a round, one form has a reduction that ends with a division, one is transposed, one a list, and
-# three are numbers.
-ALWAYS_LONG = 6 * ROUNDS
+# In a round, one form has a reduction that ends with a division, one is transposed, one a list,
+# three are numbers, and one is a broadcast without an array.
+ALWAYS_LONG = 7 * ROUNDS
 # A heartbeat and its answer send the next call the long way; so does every checkpoint.
 MOST_LONG = ALWAYS_LONG + ROUNDS
 
