@@ -244,18 +244,19 @@ class PersistentCalls:
         repeat = self._known.get((id(code), at, what, x.shape, x.dtype, tag))
         if repeat is None or repeat.function is not function:
             return None
-        if out is not None and not _fits(out, repeat.form):
-            return None
         account, guard, persistent = self._quota, self._guard, repeat.persistent
-        broadcasts, total = self._broadcasts, account.nbytes + repeat.share
-        flushes = repeat.is_broadcast and broadcasts.must_flush(repeat.nbytes)
-        if guard.is_closed or guard.waiting_submitters or flushes or total > account.plenty:
+        broadcasts, unfit = self._broadcasts, out is not None and not _fits(out, repeat.form)
+        if unfit or guard.is_closed or guard.waiting_submitters:
             return None
         before, began = persistent.progress.position, perf_counter()
         # A forked child has no quiescent core, so the guard need not ask which process this is.
         if not guard.lock.take(_getframe(), before):
             return None
-        try:
+        try:  # a pending call may have completed before the lock was free
+            total = account.nbytes + repeat.share
+            flushes = repeat.is_broadcast and broadcasts.must_flush(repeat.nbytes)
+            if flushes or total > account.plenty or persistent.progress.position != before:
+                return None
             sendbuf = x if repeat.flat_input else x.reshape(-1)
             place = (
                 self._output.place_in(out, sendbuf) if repeat.pooled and out is not None else None

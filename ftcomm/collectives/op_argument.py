@@ -141,9 +141,9 @@ class Reduction:
     in_place: bool = False
     itemsize: int = 0
 
-    def __call__(self, accumulator: Array, operand: Array) -> Any:
-        """Return the result of the function itself."""
-        return self.function(accumulator, operand)
+    def __call__(self, first: Array, second: Array) -> Any:
+        """Return what the function itself returns."""
+        return self.function(first, second)
 
     @property
     def is_named(self) -> bool:
@@ -267,7 +267,7 @@ def needs_whole(op: UncheckedOp) -> bool:
     return isinstance(op, Reduction) and op.whole
 
 
-def check_itemsize(reduction: Reduction, x: Array) -> None:
+def check_itemsize(reduction: Reduction, x: Array, what: str = "the input") -> None:
     """Refuse an array that does not consist of a function's whole elements.
 
     Raises:
@@ -276,7 +276,7 @@ def check_itemsize(reduction: Reduction, x: Array) -> None:
     if reduction.itemsize and x.nbytes % reduction.itemsize:
         raise ValueError(
             f"op {described(reduction.function)} combines elements of {reduction.itemsize} bytes, "
-            f"and the input has {x.nbytes} bytes, which is no multiple of it"
+            f"and {what} has {x.nbytes} bytes, which is no multiple of it"
         )
 
 

@@ -98,7 +98,7 @@ class Hub:
         receives: receives of messages that wait.
         intakes: links of this epoch by which messages come, by source, where any thread may read.
         feeds: links by which messages go, by destination; under the lock.
-        message_links: those of intakes and feeds; for the control thread alone.
+        message_links: those of intakes and feeds; changed by the control thread alone.
         recorder: of this process's history, None where none is asked for.
         causes_told: what keeps links from sharing memory and was said in the log; once is enough.
     """

@@ -21,7 +21,7 @@ from ftcomm.collectives.contributed_selection import (
     reduce_schedule,
 )
 from ftcomm.collectives.dtypes import AnyDtype
-from ftcomm.collectives.op_argument import Reduction, needs_whole
+from ftcomm.collectives.op_argument import Reduction, check_itemsize, needs_whole
 from ftcomm.collectives.reductions import Reducer
 from ftcomm.collectives.selection import schedule_for
 from ftcomm.memory.pool import Array
@@ -81,6 +81,8 @@ class ContributedBuilder:
         sendbuf, shape = as_elements(x)
         rows = checked_counts(options.counts, shape, self._size, "reduce_scatter")
         op = self._builder.resolved(options.op)
+        if isinstance(op, Reduction) and len(sendbuf):
+            check_itemsize(op, sendbuf[: len(sendbuf) // shape[0]], "a row of the input")
         log = _log_of_reduction(op, sendbuf.nbytes, options.log, prelude=prelude)
         whole = log is LogMode.WHOLE
         wish = self._wish(options, op) if whole else _own_algorithm(options.algorithm)

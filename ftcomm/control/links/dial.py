@@ -90,6 +90,17 @@ def is_near(driver: Driver, rank: int) -> bool:
     return near and driver.hub.settings.transport != "tcp"
 
 
+async def is_beside(driver: Driver, rank: int) -> bool:
+    """`rank` is found on this host: hosts of one name may be two, as containers are."""
+    if not is_near(driver, rank):
+        return False
+    member = driver.hub.core.view.members[rank]
+    found = await connect_locally(member.address, member.port)
+    if found is not None:
+        found.close()
+    return found is not None
+
+
 async def open_locally(
     driver: Driver, epoch: int, rank: int, role: str, *, to_rank: int
 ) -> Near | None:

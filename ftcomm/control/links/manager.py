@@ -4,9 +4,11 @@ The lower rank dials, the higher accepts: both know from the schedule that the l
 hello of an older epoch is dropped, one of a newer epoch waits for the plan (rule R1).
 """
 
+import functools
 import random
 import socket
 from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
 
 import trio
 
@@ -16,7 +18,7 @@ from ftcomm.control.driver import Driver
 from ftcomm.control.links.dial import (
     BROKEN,
     RelayLost,
-    is_near,
+    is_beside,
     open_by_tcp,
     open_direct,
     open_locally,
@@ -45,6 +47,8 @@ from ftcomm.recovery.machine import WorkerState
 from ftcomm.transport.link import Link
 
 LINK_ROLES = ("data", "fetch", "relay", "common", "prefetch", "part", "messages", "copies")
+
+T = TypeVar("T")
 
 Serve = Callable[[Driver, trio.socket.SocketType, DataContext], Awaitable[None]]
 ServeLink = Callable[[Driver, Link, DataContext], Awaitable[None]]
@@ -246,13 +250,16 @@ async def open_message_link(driver: Driver, epoch: int, rank: int) -> Link:
 
     It is TCP within a host too: a Unix socket has a buffer of one size, and one of TCP grows.
     """
-    if driver.hub.core.view.relay_to(rank) is not None:
-        conns = [await open_peer(driver, epoch, rank, "messages")]
-    elif is_near(driver, rank):
-        conns = [await open_by_tcp(driver, epoch, rank, "messages", to_rank=rank)]
-    else:
-        conns = await open_bundle(driver, epoch, rank, "messages")
+    conns = await _patiently(functools.partial(_open_for_messages, driver, epoch, rank))
     return Opened(conns).as_link(driver.hub, rank)
+
+
+async def _open_for_messages(driver: Driver, epoch: int, rank: int) -> list[trio.socket.SocketType]:
+    if driver.hub.core.view.relay_to(rank) is not None:
+        return [await open_peer(driver, epoch, rank, "messages")]
+    if await is_beside(driver, rank):
+        return [await open_by_tcp(driver, epoch, rank, "messages", to_rank=rank)]
+    return await open_bundle(driver, epoch, rank, "messages")
 
 
 async def open_peer(driver: Driver, epoch: int, rank: int, role: str) -> trio.socket.SocketType:
@@ -297,15 +304,19 @@ async def _dial(driver: Driver, epoch: int, rank: int, busy: set[tuple[int, int]
 
 async def _dial_patiently(driver: Driver, epoch: int, rank: int) -> None:
     driver.hub.fault("linking")
-    lost: Exception | None = None
-    for failures in range(1, LINK_ATTEMPTS + 1):
-        try:
-            opened = await open_link(driver, epoch, rank)
-        except BROKEN as error:
-            lost = error
-            await trio.sleep(LINK_BACKOFF.delay_s(failures, random.random()))  # noqa: S311 - jitter
-            continue
-        hand_over(driver, opened, epoch, rank)
+    try:
+        opened = await _patiently(functools.partial(open_link, driver, epoch, rank))
+    except BROKEN as error:
+        driver.apply(link_down(epoch, rank, error))
         return
-    assert lost is not None
-    driver.apply(link_down(epoch, rank, lost))
+    hand_over(driver, opened, epoch, rank)
+
+
+async def _patiently(dial: Callable[[], Awaitable[T]]) -> T:
+    """Dial again, with jitter, where that fails; raise the last error."""
+    for failures in range(1, LINK_ATTEMPTS):
+        try:
+            return await dial()
+        except BROKEN:
+            await trio.sleep(LINK_BACKOFF.delay_s(failures, random.random()))  # noqa: S311 - jitter
+    return await dial()

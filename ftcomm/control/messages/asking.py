@@ -76,16 +76,21 @@ class MessageLinks:
         except BROKEN as error:
             driver.apply(MessagesLost(epoch, source, f"cannot connect: {describe(error)}"))
             return
+        try:
+            intake = self._intake(link, epoch, source)
+        except OSError as error:  # no descriptor is left for it
+            link.close()
+            driver.apply(MessagesLost(epoch, source, describe(error)))
+            return
         driver.hub.message_links.add(link)
-        intake = self._intake(link, epoch, source)
         driver.hub.intakes[source] = intake
         try:
             cause = await self._take_until_broken(intake, link, source, orders)
         finally:
             if driver.hub.intakes.get(source) is intake:
                 del driver.hub.intakes[source]
-            driver.hub.message_links.discard(link)
             intake.end()
+            driver.hub.message_links.discard(link)
         driver.apply(MessagesLost(epoch, source, cause))
 
     def _intake(self, link: Link, epoch: int, source: int) -> Intake:

@@ -20,6 +20,9 @@ from ftcomm.transport.link import Link
 BATCH = 64  # messages between two looks whether something else was asked for
 JOINED_BYTES = 1 << 14  # a message of so many is written with others in one piece
 
+# By a thread that sends; a large message is written by the control thread, beside the script.
+WRITTEN_AT_ONCE = 1 << 20
+
 Piece = bytearray | memoryview
 
 
@@ -140,9 +143,12 @@ class Feed:
             lock: of the hub.
         """
         head, raw = _head_and_content(claim.version, claim.message)
-        pieces: list[Piece] = [memoryview(head), raw]
+        pieces: list[Piece] = []
         try:
-            pieces = self._written_at_once(pieces)
+            pieces = self._written_at_once([memoryview(head), raw])
+        except BaseException:  # Ctrl-C: nobody knows how much has left
+            self._give_up()
+            raise
         finally:
             with lock:
                 self._rest = pieces
@@ -152,21 +158,29 @@ class Feed:
                 self._note()
 
     def _written_at_once(self, pieces: list[Piece]) -> list[Piece]:
-        """Write, and return the rest of `pieces`."""
+        """Write what the kernel takes now, and not for long; return the rest of `pieces`."""
+        written = 0
         with self._io:
-            while pieces and not self._is_over:
+            while pieces and written < WRITTEN_AT_ONCE and not self._is_over:
                 try:
-                    pieces = _behind(self._link.sendmsg(pieces, (), 0), pieces)
+                    count = self._link.sendmsg(pieces, (), 0)
                 except BlockingIOError:
                     return pieces
                 except OSError:  # the control thread finds out as well
+                    self._give_up()
                     return []
+                pieces, written = _behind(count, pieces), written + count
         return pieces
+
+    def _give_up(self) -> None:
+        """Nobody may write behind a message that was written in part."""
+        self._is_over = True
+        self._link.shutdown()
 
     def end(self) -> None:
         """Close the link; from the control thread, under no lock."""
+        self._is_over = True  # first, so that a thread that writes leaves
         with self._io:
-            self._is_over = True
             self._link.close()
 
 

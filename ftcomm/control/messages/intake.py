@@ -80,6 +80,7 @@ class Intake:
             else:
                 with trio.move_on_after(limit_s / 4) as self._pause:
                     await self._readable()
+                    self._heard_at = time.monotonic()  # of part of a record a link gives nothing
             self._look(limit_s)
 
     async def _readable(self) -> None:
@@ -92,7 +93,10 @@ class Intake:
 
     def _look(self, limit_s: float) -> None:
         with self._lock:
-            if self._step() and self._has_reader:
+            before = self._link.poll_for(reading=True, writing=False)
+            has_come = self._step()
+            moved = self.lost or before != self._link.poll_for(reading=True, writing=False)
+            if self._has_reader and (has_come or moved):
                 self._waker.set()  # what it sleeps on may be another connection than the next one
         if self.lost is not None:
             raise self.lost
@@ -176,8 +180,8 @@ class Intake:
             wanted = self._link.poll_for(reading=True, writing=False)
         for fd, mask in wanted:
             poll.register(fd, mask)
-        if wanted:
-            poll.poll()
+        if wanted and any(fd != self._waker.fd for fd, _ in poll.poll()):
+            self._heard_at = time.monotonic()
         for fd, _ in wanted:
             poll.unregister(fd)
 
@@ -187,13 +191,17 @@ class Intake:
             return False
         try:
             count = self._link.recv_into(self._parser.space())
-            if not count:
-                raise PeerClosed
             self._heard_at = time.monotonic()
+            if not count:
+                self.lost = PeerClosed()
+                return True
             for message in self._parser.fed(count):
                 self._take(message)
         except BlockingIOError:
             return False
         except BROKEN as error:
             self.lost = error
+        except BaseException:  # Ctrl-C: bytes may be gone that nobody has counted
+            self.lost = OSError("reading was interrupted")
+            raise
         return True

@@ -28,8 +28,8 @@ async def serve_messages(driver: Driver, link: Link, context: DataContext) -> No
         try:
             await served.run()
         finally:
-            driver.hub.message_links.discard(link)
             served.end()
+            driver.hub.message_links.discard(link)
 
 
 class _MessageLink:

@@ -11,8 +11,7 @@ from ftcomm.collectives.op_argument import Array, function_hash, reduction
 from ftcomm.collectives.reductions import make_reducer
 from ftcomm.testing import local_group
 
-# The key of the larger weight wins, and the weights add up: no dtype's own operation does so.
-ENTRY = np.dtype([("key", "<i4"), ("weight", "<f8")])
+ENTRY = np.dtype([("count", "<i4"), ("low", "<f4"), ("high", "<f4")])  # 12 bytes
 
 
 def subtract(source: Array, destination: Array) -> None:
@@ -26,9 +25,9 @@ def add_into(source: Array, destination: Array) -> Array:
 
 def merge(source: Array, destination: Array) -> None:
     source, destination = source.view(ENTRY), destination.view(ENTRY)
-    wins = source["weight"] > destination["weight"]
-    destination["key"][wins] = source["key"][wins]
-    destination["weight"] += source["weight"]
+    destination["count"] += source["count"]
+    np.minimum(destination["low"], source["low"], out=destination["low"])
+    np.maximum(destination["high"], source["high"], out=destination["high"])
 
 
 MERGE = ftcomm.reduction(merge, in_place=True, itemsize=ENTRY.itemsize)
@@ -36,8 +35,9 @@ MERGE = ftcomm.reduction(merge, in_place=True, itemsize=ENTRY.itemsize)
 
 def entries(rank: int, count: int = 5) -> np.ndarray[Any, Any]:
     made = np.zeros(count, ENTRY)
-    made["key"] = np.arange(count) + 100 * rank
-    made["weight"] = (np.arange(count) * 7 + 3 * rank) % 5
+    made["count"] = np.arange(count) + 100 * rank
+    made["low"] = (np.arange(count) * 7 + 3 * rank) % 5
+    made["high"] = made["low"] + rank % 2
     return made
 
 
@@ -111,6 +111,8 @@ def test_an_input_that_has_no_whole_elements_is_refused() -> None:
             comm.allreduce(np.ones(3), MERGE)
         with pytest.raises(ValueError, match="elements of 12 bytes, and the input has 13 bytes"):
             comm.allreduce(np.ones(13, np.uint8), MERGE)
+        with pytest.raises(ValueError, match="and a row of the input has 6 bytes"):
+            comm.reduce_scatter(np.ones((6, 6), np.uint8), MERGE)
         assert comm.seqno == 0
         assert comm.allreduce(entries(0).view(np.uint8), MERGE).tobytes() == entries(0).tobytes()
 

@@ -65,9 +65,11 @@ def test_a_forked_child_keeps_no_connection_open(hub: Hub) -> None:
     """As long as it did, a peer and the tracker would not see that its parent has died."""
     use_exit_codes()  # as `init` does
     (link, peer), (control, tracker) = socket.socketpair(), socket.socketpair()
+    messages, source = socket.socketpair()
     hub.add_link(3, SocketLink(link, 1))
+    hub.message_links.add(SocketLink(messages, 1))
     ended, end = os.pipe()
-    with hub.kept_from_children(trio.socket.from_stdlib_socket(control)), peer, tracker:
+    with hub.kept_from_children(trio.socket.from_stdlib_socket(control)), peer, tracker, source:
         child = os.fork()
         if child == 0:
             os.close(end)
@@ -76,7 +78,8 @@ def test_a_forked_child_keeps_no_connection_open(hub: Hub) -> None:
         hub.links.pop(1).close()  # as the kernel does at the parent's death: without a shutdown
         os.close(control.fileno())
         control.detach()
-        for other_end in (peer, tracker):
+        hub.message_links.pop().close()
+        for other_end in (peer, tracker, source):
             other_end.settimeout(30.0)
             assert other_end.recv(1) == b""
     os.close(ended)

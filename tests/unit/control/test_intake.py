@@ -14,17 +14,21 @@ import trio
 import trio.testing
 
 from ftcomm.control.message_stream import PeerClosed
+from ftcomm.control.messages import intake
 from ftcomm.control.messages.awaited_message import AwaitedMessage
 from ftcomm.control.messages.intake import BROKEN, LOOK_S, Intake
 from ftcomm.control.messages.message_parser import MessageParser, ParsedMessage
+from ftcomm.protocol.checksum_records import digest_named, record_head
 from ftcomm.protocol.codec import encode
 from ftcomm.protocol.link_messages import FetchWait, MessageItem
 from ftcomm.transport import striped_link
+from ftcomm.transport.checksum_link import CheckedLink
 from ftcomm.transport.link import Link as AnyLink
 from ftcomm.transport.socket_link import SocketLink
 from tests.unit.transport.linked import linked
 
 pytestmark = pytest.mark.trio
+LIMIT_S = 600.0
 
 
 def message(number: int) -> bytes:
@@ -56,7 +60,7 @@ class Link:
 
     async def keep_reading(self) -> None:
         try:
-            await self.intake.keep_reading(600.0, trio.lowlevel.checkpoint)
+            await self.intake.keep_reading(LIMIT_S, trio.lowlevel.checkpoint)
         except BROKEN as error:
             self.error = error
         self.is_over.set()
@@ -198,6 +202,49 @@ async def test_what_a_reader_finds_is_told_by_the_control_thread(
     await link.is_over.wait()
     assert isinstance(link.error, PeerClosed)
     link.intake.read_until(link.awaited)  # at once
+
+
+async def test_a_link_on_which_reading_was_interrupted_is_given_up(link: Link) -> None:
+    """Ctrl-C comes behind a call of the kernel's: bytes are gone that nobody has counted."""
+    real = link.intake._link
+
+    def interrupted(buffer: memoryview) -> int:
+        real.recv_into(buffer)
+        raise KeyboardInterrupt
+
+    cut_short: Any = SimpleNamespace(
+        recv_into=interrupted, poll_for=real.poll_for, close=real.close
+    )
+    link.intake._link = cut_short
+    link.far.sendall(message(1))
+    with pytest.raises(KeyboardInterrupt):
+        link.intake.read_until(link.awaited)
+    link.intake._link = real
+    link.far.sendall(message(2))
+    with pytest.raises(OSError, match="reading was interrupted"), trio.fail_after(10.0):
+        await link.intake.keep_reading(600.0, trio.lowlevel.checkpoint)
+    assert link.taken == []
+
+
+async def test_a_record_that_comes_slowly_is_no_silence(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link under checksums gives nothing before it has all of a record."""
+    near, far = socket.socketpair()
+    digest, now = digest_named("crc32"), [0.0]
+    assert digest is not None
+    monkeypatch.setattr(intake, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    link = Link(CheckedLink(SocketLink(near, 1), digest, lambda: None))
+    nursery.start_soon(link.keep_reading)
+    record = record_head(digest, 0, (memoryview(message(1)),)) + message(1)
+    with far:
+        for byte in record:
+            await trio.testing.wait_all_tasks_blocked()
+            now[0] += LIMIT_S / 2
+            far.sendall(bytes([byte]))
+        await link.until(1)
+        link.intake.end()
+    assert link.error is None
 
 
 async def test_a_link_of_which_nothing_comes_is_given_up(link: Link) -> None:

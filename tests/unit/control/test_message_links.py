@@ -1,5 +1,6 @@
 """Messages over a link: sent as they are asked for and made, taken as they were sent."""
 
+import errno
 import logging
 import re
 import threading
@@ -14,8 +15,15 @@ import trio
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.control.epoch_scopes import EpochScopes
 from ftcomm.control.links.link_stream import LinkStream
-from ftcomm.control.message_stream import receive_exactly, receive_message, send_all, send_message
+from ftcomm.control.message_stream import (
+    PeerClosed,
+    receive_exactly,
+    receive_message,
+    send_all,
+    send_message,
+)
 from ftcomm.control.messages import asking
+from ftcomm.control.messages import feed as feed_module
 from ftcomm.control.messages.asking import MessageLinks
 from ftcomm.control.messages.feed import JOINED_BYTES
 from ftcomm.control.messages.posted_receives import PostedReceive, PostedReceives
@@ -240,6 +248,31 @@ async def test_what_does_not_fit_the_kernel_is_written_by_the_control_thread(lin
     assert await link.next() == (2, [1.0])
 
 
+async def test_a_link_on_which_writing_was_interrupted_is_given_up(
+    link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C comes behind a call of the kernel's: nobody knows how much of the message has left."""
+    await link.ask()
+    await link.next_request()
+    feed = link.driver.hub.feeds[1]
+    with link.driver.hub.lock:
+        log(link.core, value_of(1.0))
+        claim = feed.claim()
+    assert claim is not None
+
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(feed_module, "_behind", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            feed.write(claim, link.driver.hub.lock)
+    with link.driver.hub.lock:
+        log(link.core, value_of(2.0))
+        assert feed.claim() is None
+    await link.ended.wait()
+
+
 async def test_nobody_writes_on_a_link_that_is_over(link: Link) -> None:
     await link.ask()
     await link.next_request()
@@ -309,6 +342,22 @@ async def source(
 ) -> AsyncIterator[Source]:
     source = Source(nursery, monkeypatch, request.param)
     yield source
+    source.end.close()
+
+
+async def test_a_source_is_suspected_where_no_descriptor_is_left(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(asking, "Intake", full)
+    source = Source(nursery, monkeypatch, "socket")
+    await source.until(lambda: source.driver.said)
+    assert "as many files and sockets open as it may" in source.driver.said[0].reason
+    assert not source.driver.hub.message_links
+    with pytest.raises(PeerClosed):
+        await receive_message(source.near)
     source.end.close()
 
 

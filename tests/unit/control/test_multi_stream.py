@@ -287,11 +287,40 @@ async def test_messages_of_another_host_come_by_several_connections(
     assert opened == [("open_bundle", EPOCH, 1, "messages"), 3]
 
 
-async def test_messages_within_a_host_come_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_found", [True, False])
+async def test_messages_within_a_host_come_by_one(
+    monkeypatch: pytest.MonkeyPatch, *, is_found: bool
+) -> None:
+    """Hosts of one name may be two: then nobody answers at the Unix socket."""
     driver = a_dialler(0, 3)
     driver.hub.settings = JobSettings(streams=3)
+    closed: list[bool] = []
+
+    async def connect_locally(*_: Any) -> Any:
+        return SimpleNamespace(close=lambda: closed.append(True)) if is_found else None
+
+    monkeypatch.setattr("ftcomm.control.links.dial.connect_locally", connect_locally)
     opened = await opened_for_messages(driver, monkeypatch)
-    assert opened == [("open_by_tcp", EPOCH, 1, "messages", 1), 1]
+    alone, several = ("open_by_tcp", EPOCH, 1, "messages", 1), ("open_bundle", EPOCH, 1, "messages")
+    assert opened == ([alone, 1] if is_found else [several, 3])
+    assert closed == [True] * is_found
+
+
+async def test_a_link_of_messages_is_dialled_again_before_anybody_is_suspected(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    dialled = 0
+
+    async def open_bundle(*_: Any) -> Any:
+        nonlocal dialled
+        dialled += 1
+        if dialled < 3:
+            raise ConnectionRefusedError("too many are not proven")
+        return []
+
+    monkeypatch.setattr(manager, "open_bundle", open_bundle)
+    monkeypatch.setattr(manager.Opened, "as_link", lambda *_: "link")
+    assert await manager.open_message_link(a_dialler(0, 3), EPOCH, 1) == "link"
 
 
 async def test_relayed_messages_come_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
