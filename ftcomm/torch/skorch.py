@@ -224,7 +224,7 @@ class FitLoop:
         check_data(dataset, options)
         if self._iterator_train is torch.utils.data.DataLoader:
             options.setdefault("shuffle", False)  # as that one does
-        options.pop("drop_last", None)  # every epoch leaves those out
+        options["drop_last"] = True  # so losses are means over as many rows on each rank
         self._loader = DataLoader(dataset, self._comm, batch_size=batch_size, **options)
         self._loader.load_state_dict(self._data)
         self._compare_start({"rows": digest_of(dataset), "epochs": len(self._net.history)})

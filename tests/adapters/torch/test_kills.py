@@ -23,8 +23,14 @@ WAYS = {
     "lightning": ("train_lightning.py",),
     "trainer": ("train_trainer.py",),
     "skorch": ("train_skorch.py",),
+    "accelerate": ("train_accelerate.py",),
 }
-NEEDS = {"lightning": "lightning.pytorch", "trainer": "transformers", "skorch": "skorch"}
+NEEDS = {
+    "lightning": "lightning.pytorch",
+    "trainer": "transformers",
+    "skorch": "skorch",
+    "accelerate": "accelerate",
+}
 # The last step of six is 5; a version has two.
 VICTIMS = {"rank 0": "0", "another": "1", "two at once": "02"}
 MOMENTS = {
