@@ -86,6 +86,7 @@ class Accelerator:
             ConfigError: one of the options is not supported; the message says which.
         """
         check_options(options)
+        self._leaves_job = comm is None and not is_joined()
         self._comm = comm or (joined() if is_joined() else init())
         self._inner = _accelerate.Accelerator(**{**options, "cpu": True})
         check_inner(self._inner)
@@ -328,8 +329,10 @@ class Accelerator:
         self._write("log", *arguments, **options)
 
     def end_training(self) -> None:
-        """End the trackers."""
+        """End the trackers, and leave the job if this Accelerator has joined it."""
         self._write("end_training")
+        if self._leaves_job:
+            self._comm.close()
 
     @property
     def _writes(self) -> bool:
@@ -427,7 +430,7 @@ class AcceleratedRun:
         """
         if self._is_loaded:
             raise ftcomm.ConfigError(
-                f"a {kind} was added when the training had begun",
+                f"the {kind} was added when the training had begun",
                 remedy="prepare and register everything before the loop over the training data",
             )
         number = sum(name.startswith(kind) for name in self._parts)

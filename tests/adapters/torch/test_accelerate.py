@@ -66,7 +66,7 @@ class Script:
         ({"split_batches": True}, "split_batches is not supported - leave it out, and set the l"),
         ({"dynamo_backend": "inductor"}, "dynamo_backend is not supported - compile the model be"),
     ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+    ids=["fp16", "fp8", "DeepSpeed", "FSDP", "split", "dynamo"],
 )
 def test_an_option_is_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ftcomm.ConfigError, match=sentence):
@@ -86,7 +86,7 @@ def test_checkpoints_of_accelerate_are_refused(name: str) -> None:
 
 def test_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    with pytest.raises(ftcomm.ConfigError, match="there is a GPU.* - pass cpu=True to train on"):
+    with pytest.raises(ftcomm.ConfigError, match=r"there is a GPU.* - pass cpu=True to train on"):
         Accelerator()
     assert Accelerator(cpu=True).device.type == "cpu"
 
@@ -130,7 +130,7 @@ def test_an_order_of_rows_of_another_is_refused(loader: Callable[[], Any], kind:
 
 def test_a_second_model_is_refused() -> None:
     accelerator = Accelerator()
-    with pytest.raises(ftcomm.ConfigError, match="a second model .* - put both in one module"):
+    with pytest.raises(ftcomm.ConfigError, match=r"a second model .* - put both in one module"):
         accelerator.prepare(torch.nn.Linear(2, 1), torch.nn.Linear(2, 1))
 
 
@@ -143,7 +143,7 @@ def test_what_is_added_later_is_refused() -> None:
     script = Script()
     script.train()
     with pytest.raises(
-        ftcomm.ConfigError, match="an? object was added when the training had begun"
+        ftcomm.ConfigError, match="the object was added when the training had begun"
     ):
         script.accelerator.register_for_checkpointing(script.scheduler)
 
@@ -151,7 +151,7 @@ def test_what_is_added_later_is_refused() -> None:
 def test_backward_without_a_loop_over_the_data_is_refused() -> None:
     script = Script()
     for x in script.validation:
-        with pytest.raises(ftcomm.ConfigError, match="outside of a loop .* as the first loader"):
+        with pytest.raises(ftcomm.ConfigError, match=r"outside of a loop .* as the first loader"):
             script.step(x)
 
 
@@ -178,20 +178,18 @@ def test_gathering_between_passes_is_refused_before_the_next() -> None:
 
 
 def test_gathering_before_the_data_of_an_epoch_is_refused() -> None:
-    script = Script()
+    accelerator = Script().accelerator
+    next(accelerator.epochs(1))
     with pytest.raises(ftcomm.ConfigError, match="at the begin of an epoch, before its training d"):
-        for _ in script.accelerator.epochs(1):
-            script.accelerator.gather(ROWS)
+        accelerator.gather(ROWS)
 
 
 def test_two_passes_in_one_epoch_are_refused() -> None:
     script = Script()
-    with pytest.raises(
-        ftcomm.ConfigError, match="passes over the training data twice in one epoch"
-    ):
-        for _ in script.accelerator.epochs(1):
-            script.train()
-            script.train()
+    next(script.accelerator.epochs(1))
+    script.train()
+    with pytest.raises(ftcomm.ConfigError, match="passes over the training data twice in one ep"):
+        script.train()
 
 
 def test_epochs_within_a_training_are_refused() -> None:
@@ -311,7 +309,7 @@ def test_rows_that_only_fill_batches_are_not_gathered() -> None:
     training, other = (rank_loader(loader, place, run_of) for _ in range(2))
     run_of.add("loader", training)
     seen = [(rows.tolist(), run_of.rows_of_last_batch) for rows in other]
-    assert seen == [([2, 3], None), ([0, 1], 1)]
+    assert seen == [([2, 3], None), ([1, 2], 1)]
 
 
 # --- kills ------------------------------------------------------------------------------------
