@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
 from skorch import NeuralNetClassifier
-from skorch.callbacks import EarlyStopping, EpochScoring, LRScheduler
+from skorch.callbacks import Callback, EarlyStopping, EpochScoring, LRScheduler
 from skorch.dataset import ValidSplit
 from train import Kills, data, made, told
 
@@ -35,6 +35,15 @@ class Net(NeuralNetClassifier):
         self.kills.at("optimizer")
 
 
+class Shrink(Callback):
+    """Makes weights smaller when an epoch begins, which may be done once in an epoch alone."""
+
+    def on_epoch_begin(self, net: Any, **_: Any) -> None:
+        with torch.no_grad():
+            for parameter in net.module_.parameters():
+                parameter.mul_(0.9)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--kill", action="append", default=[], metavar="RANK.STEP.MOMENT")
@@ -53,6 +62,7 @@ def main() -> None:
             train_split=ValidSplit(4), iterator_train__shuffle=True, iterator_train__seed=3,
             callbacks=[
                 FtcommCallback(every=2),
+                Shrink(),
                 EpochScoring("accuracy", on_train=True, name="train_acc"),
                 LRScheduler(torch.optim.lr_scheduler.StepLR, step_size=2, step_every="batch"),
                 EarlyStopping("train_loss", patience=1 if early else 9, threshold=0.99),
