@@ -360,7 +360,9 @@ def test_a_kill_within_an_epoch_changes_nothing(
 @pytest.mark.parametrize("moment", ["2.backward", "4.backward", "5.optimizer"])
 @pytest.mark.parametrize("rank", "01")
 @pytest.mark.parametrize(
-    "options", [("--accumulate=2",), ("--per-epoch",), ("--per-epoch", "--evaluate")]
+    "options",
+    [("--accumulate=2",), ("--per-epoch",), ("--per-epoch", "--evaluate")],
+    ids=["accumulate", "schedule", "evaluate"],
 )
 def test_a_kill_changes_nothing_in_other_trainings(
     options: tuple[str, ...],

@@ -228,10 +228,11 @@ Outcome = tuple[str, list[str]]
 
 
 def outcome(said: str) -> Outcome:
-    """The one model, and each rank's history."""
+    """The one model, and the losses of all ranks with each rank's history."""
+    (losses,) = set(re.findall(r"^\[\d\] (losses .*)$", said, re.MULTILINE))
     histories = sorted(re.findall(r"^\[\d\] history .*$", said, re.MULTILINE))
     assert len(histories) == WORKERS, said
-    return model_in(said), histories
+    return model_in(said), [losses, *histories]
 
 
 @pytest.fixture(scope="module")

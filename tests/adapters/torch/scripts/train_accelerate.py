@@ -76,6 +76,7 @@ def main() -> None:
                     optimizer.zero_grad()
             if options.per_epoch:
                 scheduler.step()
+                torch.rand(1)  # neither may count twice
             if options.evaluate:
                 accuracies.append(accuracy(accelerator, model, validation))
         broadcast_buffers(comm, model)

@@ -72,9 +72,11 @@ def main() -> None:
         net.fit(x, y)
         broadcast_buffers(comm, net.module_)
         model = told(net.module_)
-        columns = ("train_loss", "valid_loss", "train_acc", "train_batch_count")
+        losses = net.history[:, "train_loss"]
+        columns = ("valid_loss", "train_acc", "train_batch_count")
         rows = net.history[:, columns], [len(row["batches"]) for row in net.history]
         print("history", rows)
+    print("losses", losses)
     print("model", model)
 
 
