@@ -12,7 +12,9 @@ accelerate = pytest.importorskip("accelerate", reason="the package accelerate is
 
 import ftcomm  # noqa: E402 - skipped before, where it is missing
 import ftcomm.torch as ft  # noqa: E402 - likewise
-from ftcomm.torch.accelerate import AcceleratedRun, Accelerator, check_inner  # noqa: E402 - likewise
+from ftcomm.torch.accelerate import Accelerator  # noqa: E402 - likewise
+from ftcomm.torch.accelerate.refusals import check_inner  # noqa: E402 - likewise
+from ftcomm.torch.accelerate.script_run import AcceleratedRun, rank_loader  # noqa: E402 - likewise
 from tests.adapters.jobs import WORKERS, model_in, run, victims_in  # noqa: E402 - likewise
 
 SCRIPT = Path(__file__).parent / "scripts" / "train_accelerate.py"
@@ -304,8 +306,6 @@ def test_rows_that_only_fill_batches_are_not_gathered() -> None:
     place: Any = Place()
     run_of = AcceleratedRun(place, 1)
     loader = torch.utils.data.DataLoader(torch.arange(5), batch_size=2)
-    from ftcomm.torch.accelerate import rank_loader  # noqa: PLC0415 - torch is there
-
     training, other = (rank_loader(loader, place, run_of) for _ in range(2))
     run_of.add("loader", training)
     seen = [(rows.tolist(), run_of.rows_of_last_batch) for rows in other]
