@@ -31,7 +31,7 @@ from ftcomm.torch.parts import (
 from ftcomm.torch.reducer import GradientReducer
 from ftcomm.torch.requirement import require_package
 
-OLDEST = (1, 0)  # the oldest that was tested
+OLDEST = (1, 2)  # the oldest that was tested
 _skorch = require_package("skorch", OLDEST)
 Callback: Any = _skorch.callbacks.Callback
 ftcomm.passes_on(str(Path(_skorch.__file__).parent))  # as it makes calls for the script

@@ -41,7 +41,7 @@ def test_a_missing_torch_is_one_sentence(tmp_path: Path) -> None:
     assert said == f"{SENTENCE}which is not installed{REMEDY}"
 
 
-@pytest.mark.parametrize(("package", "oldest"), [("skorch", "1.0"), ("accelerate", "1.1")])
+@pytest.mark.parametrize(("package", "oldest"), [("skorch", "1.2"), ("accelerate", "1.1")])
 def test_an_adapters_package_is_asked_for_in_one_sentence(
     package: str, oldest: str, tmp_path: Path
 ) -> None:
