@@ -30,6 +30,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         batch_size: int,
         seed: int = 0,
         shuffle: bool = True,
+        drop_last: bool = True,
         **options: Any,
     ) -> None:
         """Begin at the first batch.
@@ -40,14 +41,17 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             batch_size: rows of one rank's batch.
             seed: of the order of rows; the same on all ranks.
             shuffle: another order in each epoch, else the data set's own.
+            drop_last: leave out rows that do not fill a batch on every rank; False: the epoch's
+                first rows fill it.
             options: others of `torch.utils.data.DataLoader`, such as ``num_workers``.
 
         Raises:
             ValueError: there are not enough rows for one step.
         """
         rows = BatchSampler(
-            len(dataset), comm or joined(), batch_size=batch_size, seed=seed, shuffle=shuffle
-        )
+            len(dataset), comm or joined(), batch_size=batch_size, seed=seed, shuffle=shuffle,
+            drop_last=drop_last,
+        )  # fmt: skip
         generator = torch.Generator().manual_seed(seed)
         super().__init__(dataset, batch_sampler=rows, generator=generator, **options)
 

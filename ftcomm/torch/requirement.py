@@ -1,8 +1,9 @@
-"""The torch that this subpackage needs."""
+"""The torch that this subpackage needs, and the packages that its adapters do."""
 
 import importlib
 import re
 from types import ModuleType
+from typing import Any
 
 OLDEST = (2, 6)  # the oldest that was tested
 OLDEST_OF_BACKEND = (2, 13)  # likewise; with 2.6 torch's own DDP waits for ever
@@ -25,6 +26,26 @@ def require_torch() -> ModuleType:
     if release_of(torch.__version__) < OLDEST:
         raise ImportError(f"{needed}, and {torch.__version__} is installed: {remedy}")
     return torch
+
+
+def require_package(name: str, oldest: tuple[int, int]) -> Any:
+    """Import the package that the adapter of the same name needs, and return it.
+
+    Raises:
+        ImportError: it is missing, or too old.
+    """
+    least = ".".join(map(str, oldest))
+    needed = f"ftcomm.torch.{name} needs {name} {least} or newer"
+    remedy = f"pip install '{name}>={least}'"
+    try:
+        package: Any = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        raise ImportError(f"{needed}, which is not installed: {remedy}") from None
+    if release_of(package.__version__) < oldest:
+        raise ImportError(f"{needed}, and {package.__version__} is installed: {remedy}")
+    return package
 
 
 def release_of(version: str) -> tuple[int, ...]:

@@ -18,7 +18,8 @@ class BatchSampler:
     the script was given, not those that were read.
 
     All ranks have the same number of steps.  Rows that do not fill a batch on every rank are left
-    out of the epoch; with ``shuffle`` each epoch leaves out others.
+    out of the epoch; with ``shuffle`` each epoch leaves out others.  With ``drop_last=False`` the
+    epoch's first rows fill those batches.
 
     Attributes:
         epoch: number of complete passes.
@@ -33,6 +34,7 @@ class BatchSampler:
         batch_size: int,
         seed: int = 0,
         shuffle: bool = True,
+        drop_last: bool = True,
     ) -> None:
         """Begin at the first batch.
 
@@ -42,13 +44,14 @@ class BatchSampler:
             batch_size: rows of one rank's batch.
             seed: of the order of rows; the same on all ranks.
             shuffle: another order in each epoch, else the data set's own.
+            drop_last: leave out rows that do not fill a batch on every rank.
 
         Raises:
             ValueError: there are not enough rows for one step.
         """
         self._rows, self._batch_size = rows, batch_size
         self._rank, self._world_size = comm.rank, comm.world_size
-        self._seed, self._shuffle = seed, shuffle
+        self._seed, self._shuffle, self._drop_last = seed, shuffle, drop_last
         self.epoch = self.position = 0
         if batch_size < 1 or not len(self):
             raise ValueError(
@@ -57,11 +60,15 @@ class BatchSampler:
 
     def __len__(self) -> int:
         """Number of steps of an epoch."""
-        return self._rows // (self._batch_size * self._world_size)
+        whole, rest = divmod(self._rows, self._batch_size * self._world_size)
+        return whole + (rest > 0 and not self._drop_last)
 
     def __iter__(self) -> Iterator[list[int]]:
         """The batches of this epoch from `position` on."""
         order = self._order()
+        needed = len(self) * self._batch_size * self._world_size
+        while len(order) < needed:
+            order += order[: needed - len(order)]
         for step in range(self.position, len(self)):
             first = (step * self._world_size + self._rank) * self._batch_size
             yield order[first : first + self._batch_size]

@@ -1,4 +1,4 @@
-"""The script of docs/torch.md: few lines change, and a killed worker changes nothing."""
+"""The scripts of docs/torch.md: few lines change, and a killed worker changes nothing."""
 
 import difflib
 import re
@@ -12,12 +12,15 @@ from tests.adapters.jobs import launch, victims_in  # noqa: E402 - skipped befor
 from tests.conformance.plans import ROOT  # noqa: E402 - likewise
 
 PAGE = (ROOT / "docs" / "torch.md").read_text(encoding="utf-8")
-BEFORE, AFTER = re.findall(r"```python\n# (?:before|after)\n(.*?)```", PAGE, re.DOTALL)
+SCRIPTS = re.findall(r"```python\n# (?:before|after)\n(.*?)```", PAGE, re.DOTALL)
+PACKAGES = ("torch", "skorch", "accelerate")  # which the scripts need
+PAIRS = dict(zip(PACKAGES, zip(SCRIPTS[::2], SCRIPTS[1::2], strict=True), strict=True))
 MAX_CHANGED_LINES = 10
 
 
-def test_at_most_ten_lines_change() -> None:
-    lines = [[line for line in text.splitlines() if line.strip()] for text in (BEFORE, AFTER)]
+@pytest.mark.parametrize("package", PAIRS)
+def test_at_most_ten_lines_change(package: str) -> None:
+    lines = [[line for line in text.splitlines() if line.strip()] for text in PAIRS[package]]
     matcher = difflib.SequenceMatcher(None, *lines, autojunk=False)
     opcodes = [code for code in matcher.get_opcodes() if code[0] != "equal"]
     indented = 1  # below `if comm.rank == 0`, the same but for its indentation
@@ -27,9 +30,11 @@ def test_at_most_ten_lines_change() -> None:
 
 @pytest.mark.process
 @pytest.mark.timeout(300)
-def test_the_script_writes_the_same_weights_whoever_dies(tmp_path: Path) -> None:
+@pytest.mark.parametrize("package", PAIRS)
+def test_the_script_writes_the_same_weights_whoever_dies(package: str, tmp_path: Path) -> None:
+    pytest.importorskip(package, reason=f"the package {package} is not installed")
     script = tmp_path / "train.py"
-    script.write_text(AFTER)
+    script.write_text(PAIRS[package][1])
     models = []
     for faults in ("", "1.2.3.0@half_sent"):
         folder = tmp_path / f"job{faults}"

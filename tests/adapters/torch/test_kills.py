@@ -22,8 +22,15 @@ WAYS = {
     "fsdp": ("train.py", "--way=fsdp"),
     "lightning": ("train_lightning.py",),
     "trainer": ("train_trainer.py",),
+    "skorch": ("train_skorch.py",),
+    "accelerate": ("train_accelerate.py",),
 }
-NEEDS = {"lightning": "lightning.pytorch", "trainer": "transformers"}
+NEEDS = {
+    "lightning": "lightning.pytorch",
+    "trainer": "transformers",
+    "skorch": "skorch",
+    "accelerate": "accelerate",
+}
 # The last step of six is 5; a version has two.
 VICTIMS = {"rank 0": "0", "another": "1", "two at once": "02"}
 MOMENTS = {
@@ -53,7 +60,7 @@ def check(
     if way in {"stock", "fsdp"} and not has_backend(torch):
         pytest.skip("torch is too old for the backend")
     if way in NEEDS:
-        pytest.importorskip(NEEDS[way])
+        pytest.importorskip(NEEDS[way], reason=f"the package {NEEDS[way]} is not installed")
     kills = [f"{rank}.{moment}" for rank in victims]
     said = run(SCRIPTS / script, folder / "job", *more, *options, kills=kills)
     assert victims_in(said) == list(victims), said[-3000:]
