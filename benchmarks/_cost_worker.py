@@ -1,15 +1,13 @@
 """One rank of `fault_tolerance_cost.py`: calls as it is told to, and counts page faults."""
 
 import json
-import os
 import resource
-import socket
 import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from _turns import ADDRESS
+from _turns import connected
 
 import ftcomm
 
@@ -45,10 +43,9 @@ def turn(comm: ftcomm.Communicator, order: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     """Serve orders until the run is over."""
-    host, port = os.environ[ADDRESS].rsplit(":", 1)
     with (
         ftcomm.init() as comm,
-        socket.create_connection((host, int(port))) as connection,
+        connected() as connection,
         connection.makefile("rw", encoding="utf-8") as orders,
     ):
         comm.load_checkpoint()

@@ -4,14 +4,13 @@ import errno
 import json
 import os
 import resource
-import socket
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from _turns import ADDRESS
+from _turns import connected
 
 import ftcomm
 from ftcomm.durable.file_calls import SystemFiles
@@ -59,10 +58,9 @@ def main() -> None:
     store, nbytes = sys.argv[1], int(sys.argv[2])
     if store in WRITES:
         setattr(SystemFiles, _write.__name__, WRITES[store])
-    host, port = os.environ[ADDRESS].rsplit(":", 1)
     with (
         ftcomm.init() as comm,
-        socket.create_connection((host, int(port))) as connection,
+        connected() as connection,
         connection.makefile("rw", encoding="utf-8") as orders,
     ):
         comm.load_checkpoint()

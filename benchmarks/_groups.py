@@ -54,14 +54,15 @@ class Group:
         self._buffers = contextlib.ExitStack()
         self._processes: list[subprocess.Popen[bytes]] = []
         folder.mkdir()
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            port = listener.getsockname()[1]
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(folder / "orders"))
+            listener.listen(world_size)
             # as ftcomm's launcher sets it, for all alike
             environment = with_streaming_copies({**os.environ, "OMP_NUM_THREADS": "1"})
             environment.update(peer.environment())
             path = [str(Path(__file__).parent), environment.get("PYTHONPATH", "")]
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
-            environment[ADDRESS] = f"127.0.0.1:{port}"
+            environment[ADDRESS] = str(folder / "orders")
             try:
                 for command in peer.commands(world_size, folder):
                     self._start(command, environment)
@@ -109,7 +110,7 @@ class Group:
         return [seconds for answer in answers for seconds in answer["seconds"]]
 
     def ask(self, order: dict[str, Any]) -> list[dict[str, Any]]:
-        """Give every rank an order; returns their answers.
+        """Give every rank an order; returns their answers, by rank.
 
         Raises:
             PeerFailed: a rank has ended, or none answered in time.
@@ -118,7 +119,7 @@ class Group:
             for lines in self._lines.values():
                 lines.write(json.dumps(order) + "\n")
                 lines.flush()
-            return [json.loads(lines.readline()) for lines in self._lines.values()]
+            return [json.loads(self._lines[rank].readline()) for rank in sorted(self._lines)]
         except TimeoutError:
             raise PeerFailed(f"no answer in {TURN_LIMIT_S:.0f} s") from None
         except (OSError, ValueError):

@@ -16,7 +16,7 @@ def machine_facts() -> dict[str, Any]:
         "processor": _processor(),
         "python": platform.python_version(),
         "numpy": importlib.metadata.version("numpy"),
-        **{name: _version(name) for name in ("torch", "mpi4py", "xgboost")},
+        **{name: _version(name) for name in ("torch", "mpi4py", "xgboost", "ray")},
     }
 
 

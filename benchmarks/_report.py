@@ -276,6 +276,41 @@ def streams_table(lines: list[Line]) -> str:
     return _or_lacking(lines, table(["streams", "ms", "times as fast"], rows))
 
 
+def between_hosts_table(lines: list[Line]) -> str:
+    """One row for each library, with a column for each limit of a connection."""
+    measured = [line for line in lines if "mbit_per_s" in line]
+    absent = [line for line in lines if "peer" in line]
+    parts = [
+        "\n".join(
+            f"{line['nbytes']:,} bytes one way, milliseconds, half the distance of the quartiles"
+            " (and the ratio)"
+            for line in measured[:1]
+        ),
+        _by_limit(measured),
+        *(f"{line['peer']}: not measured: {line['missing']}" for line in absent),
+    ]
+    return _or_lacking([line for line in lines if line not in absent], "\n\n".join(parts))
+
+
+def _by_limit(measured: list[Line]) -> str:
+    head, rows = ["library"], {name: [name] for line in measured for name in line["peers"]}
+    for line in measured:
+        limit, peers = line["mbit_per_s"], line["peers"]
+        head += (
+            ["no limit", "into a new array"] if limit is None else [f"{limit} Mbit/s a connection"]
+        )
+        for name, row in rows.items():
+            row.append(_one_way(peers[name]) if name in peers else "-")
+            if limit is None:
+                row.append(f"{peers[name]['new_us'] / 1000:,.1f}" if name in peers else "-")
+    return table(head, list(rows.values()))
+
+
+def _one_way(found: dict[str, float]) -> str:
+    ms = f"{found['us'] / 1000:,.1f} ±{50 * (found['q3'] - found['q1']) / found['us']:.0f} %"
+    return f"{ms} ({found['ratio']:.2f})" if "ratio" in found else ms
+
+
 def hierarchy_table(lines: list[Line]) -> str:
     """One row for each algorithm; in brackets how many times the first one's."""
     measured = [line for line in lines if "algorithm" in line]

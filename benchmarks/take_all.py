@@ -14,6 +14,7 @@ from typing import Any
 
 import allreduce
 import alpha_beta
+import between_hosts
 import durable_cost
 import fault_tolerance_cost
 import floor
@@ -29,6 +30,7 @@ from _report import (
     allreduce_plots,
     allreduce_table,
     alpha_beta_table,
+    between_hosts_table,
     cost_table,
     durable_table,
     floor_table,
@@ -71,6 +73,7 @@ def main() -> None:
         "hidden": (_taker(hidden, options), hidden_table),
         "hierarchy": (_taker(hierarchy, options), hierarchy_table),
         "streams": (_taker(streams, options), streams_table),
+        "between_hosts": (_taker(between_hosts, options), between_hosts_table),
         "training": (_taker(training, options), training_table),
         "rank_results": (_taker(rank_results, options), rank_results_table),
         "recovery": (_taker(recovery, options), recovery_table),

@@ -243,6 +243,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "figures_rank_results": figures("rank_results", _report.rank_results_table),
     "figures_hierarchy": figures("hierarchy", _report.hierarchy_table),
     "figures_streams": figures("streams", _report.streams_table),
+    "figures_between_hosts": figures("between_hosts", _report.between_hosts_table),
     "figures_floor": figures("floor", _report.floor_table),
     "figures_training": figures("training", _report.training_table),
     "figures_alpha_beta": figures("alpha_beta", _report.alpha_beta_table),

@@ -104,6 +104,25 @@ def test_several_connections_are_measured_where_each_is_limited(
 
 
 @pytest.mark.slow
+def test_a_large_message_is_measured_between_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside what is installed; what is not, or does not start, is named."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    lacking = pytest.importorskip("_capped_flows").missing()
+    if lacking:
+        pytest.skip(lacking)
+    command = ("--quick", "--json", "--streams", "1,4", "--mbit", "40", "--bytes", "2000000")
+    _, free, capped, *absent = run(str(BENCHMARKS / "between_hosts.py"), *command)
+    assert (free["mbit_per_s"], capped["mbit_per_s"], capped["nbytes"]) == (None, 40, 2000000)
+    others = {*capped["peers"], *(line["peer"] for line in absent)}
+    ours = {"ftcomm --streams 1", "ftcomm --streams 4"}
+    assert others == {"bare TCP", "gloo", "Open MPI TCP", "Ray"} | ours
+    assert {"bare TCP"} | ours <= {*capped["peers"]}
+    least_us = 2000000 * 8 / 40  # of one connection; its first packets are sent at once
+    assert capped["peers"]["bare TCP"]["us"] > 0.9 * least_us
+    assert capped["peers"]["ftcomm --streams 4"]["ratio"] < 0.6  # 0.25 if only the network counts
+
+
+@pytest.mark.slow
 def test_every_kind_of_fault_is_measured() -> None:
     _, *lines = run(
         str(BENCHMARKS / "recovery.py"),

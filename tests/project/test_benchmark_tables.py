@@ -81,3 +81,31 @@ def test_memory_of_varying_sizes_is_beside_that_of_one_size(report: Any) -> None
         "| --- | --- | --- | --- | --- |",
         "| auto | a view | 400 | 500 | 1.25 |",
     ]
+
+
+def test_each_library_has_a_row_with_each_limit_of_a_connection(report: Any) -> None:
+    ours = {"us": 50_000.0, "q1": 49_000.0, "q3": 51_000.0, "new_us": 70_000.0}
+    ray = {**ours, "us": 100_000.0, "ratio": 2.0}
+    lines = [
+        {"machine": {"cpus": 2}},
+        {"mbit_per_s": None, "nbytes": 9, "peers": {"ftcomm --streams 1": ours, "Ray": ray}},
+        {"mbit_per_s": 400, "nbytes": 9, "peers": {"ftcomm --streams 1": ours}},
+        {"peer": "Ray", "missing": "no answer in 300 s"},
+    ]
+    assert report.between_hosts_table(lines).splitlines() == [
+        "cpus 2",
+        "",
+        "9 bytes one way, milliseconds, half the distance of the quartiles (and the ratio)",
+        "",
+        "| library | no limit | into a new array | 400 Mbit/s a connection |",
+        "| --- | --- | --- | --- |",
+        "| ftcomm --streams 1 | 50.0 ±2 % | 70.0 | 50.0 ±2 % |",
+        "| Ray | 100.0 ±1 % (2.00) | 70.0 | - |",
+        "",
+        "Ray: not measured: no answer in 300 s",
+    ]
+
+
+def test_a_machine_without_such_hosts_has_no_table(report: Any) -> None:
+    lines = [{"machine": {"cpus": 2}}, {"missing": "needs nft"}]
+    assert report.between_hosts_table(lines) == "cpus 2\n\nNot measured: needs nft"
