@@ -75,7 +75,7 @@ class PersistentRequest:
         )
         self._complete = complete
         self._is_broadcast = form.kind is Kind.BROADCAST
-        self._is_root = form.root == self._view.rank
+        self._is_root = self._is_broadcast and form.root == self._view.rank
         self._synchronising = not self._is_broadcast
 
     def run(self, sendbuf: Array, place: Array | None = None) -> LoggedResult | None:

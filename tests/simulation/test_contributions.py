@@ -8,6 +8,8 @@ import pytest
 from ftcomm_chaos.sim.simulation import Simulation
 from ftcomm_chaos.sim.world import Violation
 
+pytestmark = pytest.mark.timeout(600)  # it computes for long, beside whatever else runs
+
 
 def run_all(seeds: range, **changes: Any) -> Counter[str]:
     seen: Counter[str] = Counter()

@@ -6,7 +6,11 @@ Each process of a rank gives other numbers to such a call.
 from collections import Counter
 from typing import Any
 
+import pytest
+
 from ftcomm_chaos.sim.simulation import Simulation
+
+pytestmark = pytest.mark.timeout(600)  # it computes for long, beside whatever else runs
 
 
 def run_all(seeds: range, **changes: Any) -> Counter[str]:

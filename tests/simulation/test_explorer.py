@@ -58,7 +58,7 @@ def test_every_order_of_a_small_job_keeps_the_rules(letters: str, ranks: int, cr
 
 
 @pytest.mark.heavy
-@pytest.mark.timeout(900)  # it yields to all others
+@pytest.mark.timeout(2400)  # it yields to all others
 @pytest.mark.parametrize("job", LARGE)
 def test_every_order_of_a_larger_job_keeps_the_rules(job: str) -> None:
     status, output = run_beside("ftcomm_chaos", "explore", "--json", *job.split())

@@ -2,7 +2,11 @@
 
 from collections import Counter
 
+import pytest
+
 from ftcomm_chaos.sim.simulation import Simulation
+
+pytestmark = pytest.mark.timeout(600)  # it computes for long, beside whatever else runs
 
 # The last ones: two trackers that claimed in turn; a version that was to be read twice; a tracker
 # that was cut off while a member was lost; one that met a worker of a later attempt.
