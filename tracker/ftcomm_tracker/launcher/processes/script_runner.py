@@ -87,7 +87,7 @@ def _run_file(main: ModuleType, command: PythonCommand) -> None:
 
 
 def _absolute(path: str) -> str:
-    """As the interpreter does it, without other changes to the path."""
+    """Make a path absolute as the interpreter does, without other changes to it."""
     return path if path.startswith("/") else f"{Path.cwd()}/{path}"
 
 
