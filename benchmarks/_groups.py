@@ -6,6 +6,8 @@ import os
 import signal
 import socket
 import subprocess
+import sys
+import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
@@ -156,3 +158,40 @@ class Group:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class Groups:
+    """The groups of one run by their names; one that fails once is out, with the reason."""
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self.running: dict[str, Group] = {}
+        self.reasons: dict[str, str] = {}
+
+    def start(self, stack: contextlib.ExitStack, peer: Peer, world_size: int) -> None:
+        """Start a group of the peer until `stack` is left, or note why there is none."""
+        lacking = peer.missing()
+        if lacking is not None:
+            self.reasons[peer.NAME] = lacking
+            return
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ftcomm-bench-")))
+        try:
+            group = stack.enter_context(Group(peer, world_size, folder / "group"))
+        except PeerFailed as failed:
+            self.drop(peer.NAME, failed)
+        else:
+            self.running[peer.NAME] = group
+
+    def in_order(self, number: int) -> list[str]:
+        """The names of those that run, in another order every round."""
+        names = list(self.running)
+        start = number % max(len(names), 1)
+        return names[start:] + names[:start]
+
+    def drop(self, name: str, failed: PeerFailed) -> None:
+        """Close the group if it runs, and keep the reason."""
+        group = self.running.pop(name, None)
+        if group is not None:
+            group.close()  # now: one that hangs would take the processors from the others
+        self.reasons[name] = str(failed)
+        print(f"{name} is out: {failed}", file=sys.stderr)

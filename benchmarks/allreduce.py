@@ -14,13 +14,11 @@ rounds: where calls are slow there are fewer rounds, but three at least.
 import argparse
 import json
 import sys
-import tempfile
 import time
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, cast
 
-from _groups import Group, Peer, PeerFailed
+from _groups import Groups, Peer, PeerFailed
 from _machine import machine_facts
 from _memory import memory_bytes
 from _report import OURS, allreduce_table
@@ -63,36 +61,24 @@ class Contest:
 
     def __init__(self, stack: ExitStack, peers: list[Peer], world_size: int) -> None:
         """Start every group."""
-        self.groups: dict[str, Group] = {}
-        self.reasons: dict[str, str] = {}
+        self._groups = Groups()
+        self.reasons = self._groups.reasons
         for peer in peers:
-            lacking = peer.missing()
-            if lacking is not None:
-                self.reasons[peer.NAME] = lacking
-                continue
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ftcomm-bench-")))
-            try:
-                group = stack.enter_context(Group(peer, world_size, folder / "group"))
-            except PeerFailed as failed:
-                self._out(peer.NAME, failed)
-            else:
-                self.groups[peer.NAME] = group
+            self._groups.start(stack, peer, world_size)
 
     def measure(
         self, nbytes: int, rounds: int, turn_s: float, size_s: float
     ) -> dict[str, dict[str, float]]:
         """The figures of each library for one size."""
-        calls = {name: self._calls(name, nbytes, turn_s) for name in list(self.groups)}
+        calls = {name: self._calls(name, nbytes, turn_s) for name in list(self._groups.running)}
         seconds: dict[str, list[list[float]]] = {name: [] for name in calls}
         until = time.monotonic() + size_s
         for number in range(rounds):
             if number >= FEWEST_ROUNDS and time.monotonic() > until:
                 break
-            names = list(self.groups)
-            start = number % max(len(names), 1)
-            for name in names[start:] + names[:start]:
+            for name in self._groups.in_order(number):
                 seconds[name].append(self._turn(name, nbytes, calls[name]))
-        return _figures({name: seconds[name] for name in self.groups})
+        return _figures({name: seconds[name] for name in self._groups.running})
 
     def _calls(self, name: str, nbytes: int, turn_s: float) -> int:
         """Estimate the calls that fit a turn, from a first try that is not counted."""
@@ -103,17 +89,10 @@ class Contest:
 
     def _turn(self, name: str, nbytes: int, calls: int) -> list[float]:
         try:
-            return self.groups[name].turn(nbytes, calls)
+            return self._groups.running[name].turn(nbytes, calls)
         except PeerFailed as failed:
-            self._out(name, failed)
+            self._groups.drop(name, failed)
             return []
-
-    def _out(self, name: str, failed: PeerFailed) -> None:
-        group = self.groups.pop(name, None)
-        if group is not None:
-            group.close()  # now: one that hangs would take the processors from the others
-        self.reasons[name] = str(failed)
-        print(f"{name} is out: {failed}", file=sys.stderr)
 
 
 def _figures(rounds: dict[str, list[list[float]]]) -> dict[str, dict[str, float]]:

@@ -25,13 +25,11 @@ import json
 import shutil
 import statistics
 import sys
-import tempfile
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 from _capped_flows import NAMES, cap_flows, missing
-from _groups import Group, PeerFailed
+from _groups import Groups, PeerFailed
 from _host_peers import HostPeer, our_name, peers_on
 from _machine import machine_facts
 from _memory import memory_bytes
@@ -57,45 +55,26 @@ class Jobs:
 
     def __init__(self, stack: ExitStack, peers: list[HostPeer]) -> None:
         """Start each of them."""
-        self.reasons: dict[str, str] = {}
-        self._groups: dict[str, Group] = {}
+        self._groups = Groups()
+        self.reasons = self._groups.reasons
         for peer in peers:
-            lacking = peer.missing()
-            if lacking is not None:
-                self.reasons[peer.NAME] = lacking
-                continue
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ftcomm-bench-")))
-            try:
-                group = stack.enter_context(Group(peer, peer.answering, folder / "job"))
-            except PeerFailed as failed:
-                self._out(peer.NAME, failed)
-            else:
-                self._groups[peer.NAME] = group
+            self._groups.start(stack, peer, peer.answering)
 
     def measure(self, nbytes: int, rounds: int, calls: int) -> dict[str, list[Turn]]:
         """Turns of each job, in another order every round."""
-        turns: dict[str, list[Turn]] = {name: [] for name in self._groups}
+        turns: dict[str, list[Turn]] = {name: [] for name in self._groups.running}
         for number in range(rounds):
-            names = list(self._groups)
-            start = number % max(len(names), 1)
-            for name in names[start:] + names[:start]:
+            for name in self._groups.in_order(number):
                 turns[name] += self._turn(name, {"nbytes": nbytes, "calls": calls})
-        return {name: turns[name] for name in self._groups}
+        return {name: turns[name] for name in self._groups.running}
 
     def _turn(self, name: str, order: dict[str, int]) -> list[Turn]:
         """Seconds that rank 0 measured, there and back; nothing of a job that is out."""
         try:
-            return self._groups[name].ask(order)[:1]
+            return self._groups.running[name].ask(order)[:1]
         except PeerFailed as failed:
-            self._out(name, failed)
+            self._groups.drop(name, failed)
             return []
-
-    def _out(self, name: str, failed: PeerFailed) -> None:
-        group = self._groups.pop(name, None)
-        if group is not None:
-            group.close()  # now: one that hangs would take the processors from the others
-        self.reasons[name] = str(failed)
-        print(f"{name} is out: {failed}", file=sys.stderr)
 
 
 def _figures(turns: dict[str, list[Turn]], ours: str) -> dict[str, dict[str, float]]:
