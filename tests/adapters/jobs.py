@@ -1,10 +1,13 @@
 """Jobs of training scripts that kill themselves, and the model that each rank tells."""
 
+import functools
 import re
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+
+import pytest
 
 from tests.conformance.forker import die_with_parent
 from tests.conformance.plans import worker_environment
@@ -50,6 +53,16 @@ def launch(
 def run(script: Path, folder: Path, *options: str, kills: Iterable[str] = ()) -> str:
     """The same, of a script that takes ``--kill rank.step.moment`` for each of `kills`."""
     return launch(script, folder, *options, *(f"--kill={kill}" for kill in kills))
+
+
+def runs_without_kills(factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """Output of a script with its options, which runs once for all tests of a module."""
+
+    @functools.cache
+    def said(script: Path, *options: str) -> str:
+        return run(script, factory.mktemp("undisturbed") / "job", *options)
+
+    return said
 
 
 def model_in(said: str) -> str:

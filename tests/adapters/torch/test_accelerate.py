@@ -15,7 +15,13 @@ import ftcomm.torch as ft  # noqa: E402 - likewise
 from ftcomm.torch.accelerate import Accelerator  # noqa: E402 - likewise
 from ftcomm.torch.accelerate.refusals import check_inner  # noqa: E402 - likewise
 from ftcomm.torch.accelerate.script_run import AcceleratedRun, rank_loader  # noqa: E402 - likewise
-from tests.adapters.jobs import WORKERS, model_in, run, victims_in  # noqa: E402 - likewise
+from tests.adapters.jobs import (  # noqa: E402 - likewise
+    WORKERS,
+    model_in,
+    run,
+    runs_without_kills,
+    victims_in,
+)
 
 SCRIPT = Path(__file__).parent / "scripts" / "train_accelerate.py"
 ROWS = torch.arange(20.0).reshape(10, 2)
@@ -325,22 +331,14 @@ def outcome(said: str) -> Outcome:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Outcome]:
-    found: dict[tuple[str, ...], Outcome] = {}
-
-    def of(*options: str) -> Outcome:
-        if options not in found:
-            folder = tmp_path_factory.mktemp("undisturbed") / "job"
-            found[options] = outcome(run(SCRIPT, folder, *options))
-        return found[options]
-
-    return of
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    return runs_without_kills(tmp_path_factory)
 
 
-def check(undisturbed: Callable[..., Outcome], folder: Path, kill: str, *options: str) -> None:
+def check(undisturbed: Callable[..., str], folder: Path, kill: str, *options: str) -> None:
     said = run(SCRIPT, folder / "job", *options, kills=[kill])
     assert victims_in(said) == [kill[0]]
-    assert outcome(said) == undisturbed(*options)
+    assert outcome(said) == outcome(undisturbed(SCRIPT, *options))
 
 
 @pytest.mark.process
@@ -348,7 +346,7 @@ def check(undisturbed: Callable[..., Outcome], folder: Path, kill: str, *options
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("moment", ["2.backward", "5.optimizer"])
 def test_a_kill_within_an_epoch_changes_nothing(
-    moment: str, undisturbed: Callable[..., Outcome], tmp_path: Path
+    moment: str, undisturbed: Callable[..., str], tmp_path: Path
 ) -> None:
     check(undisturbed, tmp_path, f"1.{moment}", "--evaluate")
 
@@ -368,7 +366,7 @@ def test_a_kill_changes_nothing_in_other_trainings(
     options: tuple[str, ...],
     rank: str,
     moment: str,
-    undisturbed: Callable[..., Outcome],
+    undisturbed: Callable[..., str],
     tmp_path: Path,
 ) -> None:
     check(undisturbed, tmp_path, f"{rank}.{moment}", *options)

@@ -1,6 +1,5 @@
 """Kills in each way to train: the weights are those of a run without kills, to the bit."""
 
-import functools
 import itertools
 from collections.abc import Callable
 from pathlib import Path
@@ -10,11 +9,16 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from ftcomm.torch.requirement import has_backend  # noqa: E402 - as torch is there
-from tests.adapters.jobs import model_in, run, victims_in  # noqa: E402 - likewise
+from tests.adapters.jobs import (  # noqa: E402 - likewise
+    model_in,
+    run,
+    runs_without_kills,
+    victims_in,
+)
 
 pytestmark = [pytest.mark.process, pytest.mark.heavy, pytest.mark.timeout(300)]
 
-Models = Callable[..., str]
+Runs = Callable[..., str]
 SCRIPTS = Path(__file__).parent / "scripts"
 WAYS = {
     "ddp": ("train.py", "--way=ddp"),
@@ -42,19 +46,12 @@ MOMENTS = {
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Models:
-    """The model of a run without kills, by its options."""
-
-    @functools.cache
-    def model(script: str, *options: str) -> str:
-        folder = tmp_path_factory.mktemp("undisturbed") / "job"
-        return model_in(run(SCRIPTS / script, folder, *options))
-
-    return model
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return runs_without_kills(tmp_path_factory)
 
 
 def check(
-    undisturbed: Models, folder: Path, way: str, victims: str, moment: str, *options: str
+    undisturbed: Runs, folder: Path, way: str, victims: str, moment: str, *options: str
 ) -> None:
     script, *more = WAYS[way]
     if way in {"stock", "fsdp"} and not has_backend(torch):
@@ -64,11 +61,11 @@ def check(
     kills = [f"{rank}.{moment}" for rank in victims]
     said = run(SCRIPTS / script, folder / "job", *more, *options, kills=kills)
     assert victims_in(said) == list(victims), said[-3000:]
-    assert model_in(said) == undisturbed(script, *more, *options)
+    assert model_in(said) == model_in(undisturbed(SCRIPTS / script, *more, *options))
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_kill_in_backward_changes_nothing(way: str, undisturbed: Models, tmp_path: Path) -> None:
+def test_a_kill_in_backward_changes_nothing(way: str, undisturbed: Runs, tmp_path: Path) -> None:
     check(undisturbed, tmp_path, way, "1", "3.backward")
 
 
@@ -80,7 +77,7 @@ def test_nothing_changes_whoever_is_killed_and_when(
     victims: str,
     moment: str,
     time: int,
-    undisturbed: Models,
+    undisturbed: Runs,
     tmp_path: Path,
 ) -> None:
     """Three times, since a death meets the other ranks at another point each time."""
@@ -91,27 +88,25 @@ def test_nothing_changes_whoever_is_killed_and_when(
 @pytest.mark.parametrize("time", range(1, 21))
 @pytest.mark.parametrize("way", WAYS)
 def test_two_deaths_at_once_change_nothing_twenty_times(
-    way: str, time: int, undisturbed: Models, tmp_path: Path
+    way: str, time: int, undisturbed: Runs, tmp_path: Path
 ) -> None:
     check(undisturbed, tmp_path, way, VICTIMS["two at once"], MOMENTS["in backward"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["ddp", "stock", "fsdp"])
-def test_bfloat16_is_the_same_after_a_kill(way: str, undisturbed: Models, tmp_path: Path) -> None:
+def test_bfloat16_is_the_same_after_a_kill(way: str, undisturbed: Runs, tmp_path: Path) -> None:
     pytest.importorskip("ml_dtypes")
     check(undisturbed, tmp_path, way, "1", "3.backward", "--dtype", "bfloat16")
 
 
 @pytest.mark.parametrize("moment", ["3.backward", "5.backward"])
-def test_lightning_validates_between_steps(
-    moment: str, undisturbed: Models, tmp_path: Path
-) -> None:
+def test_lightning_validates_between_steps(moment: str, undisturbed: Runs, tmp_path: Path) -> None:
     check(undisturbed, tmp_path, "lightning", "1", moment, "--validate")
 
 
 @pytest.mark.slow
 def test_a_loader_with_workers_goes_on_in_the_middle_of_an_epoch(
-    undisturbed: Models, tmp_path: Path
+    undisturbed: Runs, tmp_path: Path
 ) -> None:
     check(undisturbed, tmp_path, "ddp", "1", "3.optimizer", "--loader-workers", "2")

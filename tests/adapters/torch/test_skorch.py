@@ -18,7 +18,13 @@ from skorch.dataset import ValidSplit  # noqa: E402 - skipped before, where it i
 import ftcomm  # noqa: E402 - likewise
 import ftcomm.torch as ft  # noqa: E402 - likewise
 from ftcomm.torch.skorch import FtcommCallback  # noqa: E402 - likewise
-from tests.adapters.jobs import WORKERS, model_in, run, victims_in  # noqa: E402 - likewise
+from tests.adapters.jobs import (  # noqa: E402 - likewise
+    WORKERS,
+    model_in,
+    run,
+    runs_without_kills,
+    victims_in,
+)
 
 SCRIPT = Path(__file__).parent / "scripts" / "train_skorch.py"
 ROWS = np.random.default_rng(1).standard_normal((24, 2)).astype(np.float32)
@@ -236,16 +242,8 @@ def outcome(said: str) -> Outcome:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Outcome]:
-    found: dict[tuple[str, ...], Outcome] = {}
-
-    def of(*options: str) -> Outcome:
-        if options not in found:
-            folder = tmp_path_factory.mktemp("undisturbed") / "job"
-            found[options] = outcome(run(SCRIPT, folder, *options))
-        return found[options]
-
-    return of
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    return runs_without_kills(tmp_path_factory)
 
 
 @pytest.mark.process
@@ -259,9 +257,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Outco
 def test_a_kill_changes_neither_the_model_nor_the_history(
     moment: str,
     options: tuple[str, ...],
-    undisturbed: Callable[..., Outcome],
+    undisturbed: Callable[..., str],
     tmp_path: Path,
 ) -> None:
     said = run(SCRIPT, tmp_path / "job", *options, kills=[f"1.{moment}"])
     assert victims_in(said) == ["1"]
-    assert outcome(said) == undisturbed(*options)
+    assert outcome(said) == outcome(undisturbed(SCRIPT, *options))
