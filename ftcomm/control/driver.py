@@ -186,10 +186,7 @@ class Driver:
         with self.hub.lock:  # not by way of the machine: it changes nothing but the inbox
             is_new = self.hub.core.messages.arrive(event)
         if is_new:
-            self.hub.receives.look(self._want_soon)
-
-    def _want_soon(self, source: int) -> None:
-        self.act(MessagesWanted(source))
+            self.hub.receives.arrived(event.source, event.tag)
 
     def _want_messages(self, source: int) -> None:
         self.apply(MessagesWanted(source))

@@ -134,7 +134,7 @@ class MessagePort:
         intake = self._hub.intakes.get(receive.source)
         if intake is not None and not awaited.is_over:
             intake.read_until(awaited)
-        awaited.has_come.wait()
+        awaited.wait()
 
     def cool(self) -> None:
         """A message is waited for by who does not read: the control thread reads all links."""

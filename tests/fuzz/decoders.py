@@ -69,7 +69,10 @@ TABLE = (
         "messages",
         wire.feed_messages,
         seeds.messages,
-        ("ftcomm.control.messages.message_parser.MessageParser.fed",),
+        (
+            "ftcomm.control.messages.message_parser.MessageParser.fed",
+            "ftcomm.control.messages.message_head.HeadDecoder.decode",
+        ),
     ),
     Decoder(
         "frame-header",

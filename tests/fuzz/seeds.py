@@ -5,7 +5,7 @@ import sqlite3
 import tempfile
 from collections import OrderedDict, defaultdict
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +140,10 @@ def messages() -> dict[str, bytes]:
         )
     ]
     stream = b"".join(encode(item) + bytes(item.nbytes) for item in items)
-    return {"three": encode(FetchWait()) + stream, "cut-short": stream[:-1]}
+    alike = b"".join(
+        encode(replace(items[0], number=number)) + bytes(items[0].nbytes) for number in range(1, 5)
+    )
+    return {"three": encode(FetchWait()) + stream, "cut-short": stream[:-1], "alike": alike}
 
 
 def headers() -> dict[str, bytes]:

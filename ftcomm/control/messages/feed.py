@@ -10,9 +10,9 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
+from ftcomm.control.messages.message_head import HeadEncoder, HeadFields
 from ftcomm.memory.message_value import MessageValue
-from ftcomm.protocol.codec import encode
-from ftcomm.protocol.link_messages import MessageItem, MessageRequest
+from ftcomm.protocol.link_messages import MessageRequest
 from ftcomm.recovery.messages.message_exchange import MessageExchange
 from ftcomm.recovery.messages.sent_log import SentMessage
 from ftcomm.transport.link import Link
@@ -61,6 +61,7 @@ class Feed:
         self._at = 0  # entries of the log that were written, or that it does not need
         self._rest: list[Piece] = []  # of a message that was written in part
         self._was_missed = False  # the control thread had to leave
+        self._heads = HeadEncoder()
         self.is_writing = False
 
     def ask(self, request: MessageRequest) -> None:
@@ -108,7 +109,7 @@ class Feed:
         joined = bytearray()
         for message in messages:
             assert self._request is not None, "it was asked for"
-            head, raw = _head_and_content(self._request.version, message)
+            head, raw = self._head_and_content(self._request.version, message)
             joined += head
             if raw.nbytes <= JOINED_BYTES:
                 joined += raw
@@ -116,6 +117,15 @@ class Feed:
                 pieces += [joined, raw]
                 joined = bytearray()
         return [*pieces, joined] if joined else pieces
+
+    def _head_and_content(self, version: int, message: SentMessage) -> tuple[bytes, memoryview]:
+        """For the thread that writes."""
+        value: MessageValue = message.value
+        stored = value.stored
+        raw = stored.raw()
+        what = value.content, stored.dtype, stored.shape, raw.nbytes
+        fields = HeadFields(version, message.stream.tag, *what)
+        return self._heads.encode(fields, message.number, message.digest), raw
 
     # --- a thread that sends ----------------------------------------------------------------------
 
@@ -127,13 +137,12 @@ class Feed:
         if self._is_over or self.is_writing or self._rest or self._request is None:
             return None
         version, at = self._request.version, self._at
-        following = self._messages.following(self._to, version, at, self._numbers)
-        found = list(itertools.islice(following, 2))
-        if len(found) != 1:
+        message = self._messages.newest_behind(self._to, version, at, self._numbers)
+        if message is None:
             return None
-        self._at = found[0][0]
+        self._at = at + 1
         self.is_writing = True
-        return Claim(version, found[0][1])
+        return Claim(version, message)
 
     def write(self, claim: Claim, lock: threading.Lock) -> None:
         """Write a message as far as that does not block; the control thread writes the rest.
@@ -142,7 +151,7 @@ class Feed:
             claim: what `claim` has returned.
             lock: of the hub.
         """
-        head, raw = _head_and_content(claim.version, claim.message)
+        head, raw = self._head_and_content(claim.version, claim.message)
         pieces: list[Piece] = []
         try:
             pieces = self._written_at_once([memoryview(head), raw])
@@ -192,20 +201,3 @@ def _behind(count: int, pieces: list[Piece]) -> list[Piece]:
             rest.append(memoryview(piece)[count:])
         count = max(count - len(piece), 0)
     return rest
-
-
-def _head_and_content(version: int, message: SentMessage) -> tuple[bytes, memoryview]:
-    value: MessageValue = message.value
-    stored = value.stored
-    raw = stored.raw()
-    head = MessageItem(
-        version=version,
-        tag=message.stream.tag,
-        number=message.number,
-        digest=message.digest,
-        content=value.content,
-        dtype=stored.dtype,
-        shape=stored.shape,
-        nbytes=raw.nbytes,
-    )
-    return encode(head), raw

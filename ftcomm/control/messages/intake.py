@@ -145,10 +145,8 @@ class Intake:
         try:
             if not was_hot:  # what the control thread waits for may have come when this one leaves
                 self._wake_control()
-            awaiting.wake_by(self._waker)
             self._read_until(awaiting)
         finally:
-            awaiting.wake_by(None)
             self._leave()
 
     def _leave(self) -> None:
@@ -158,8 +156,6 @@ class Intake:
                 self._close()
 
     def _read_until(self, awaiting: Awaiting) -> None:
-        poll = select.poll()
-        poll.register(self._waker.fd, select.POLLIN)
         spins = 0
         while True:
             self._waker.clear()
@@ -173,17 +169,25 @@ class Intake:
                 spins += 1
                 let_others_run()
             else:
-                self._sleep(poll)
+                self._sleep(awaiting)
 
-    def _sleep(self, poll: "select.poll") -> None:  # quoted, for systems that have none
+    def _sleep(self, awaiting: Awaiting) -> None:
+        try:
+            awaiting.wake_by(self._waker)
+            if not awaiting.is_over:  # asked again: until now nothing would have woken this thread
+                self._sleep_on_the_link()
+        finally:
+            awaiting.wake_by(None)
+
+    def _sleep_on_the_link(self) -> None:
+        poll = select.poll()
+        poll.register(self._waker.fd, select.POLLIN)
         with self._lock:
             wanted = self._link.poll_for(reading=True, writing=False)
         for fd, mask in wanted:
             poll.register(fd, mask)
         if wanted and any(fd != self._waker.fd for fd, _ in poll.poll()):
             self._heard_at = time.monotonic()
-        for fd, _ in wanted:
-            poll.unregister(fd)
 
     def _step(self) -> bool:
         """Under the lock: read what is there, and give messages on; False if there is nothing."""

@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ftcomm.control.messages.message_head import HeadDecoder
 from ftcomm.errors import ProtocolError
 from ftcomm.memory.pool import Array
-from ftcomm.protocol.codec import LENGTH_BYTES, decode_body, frame_length
+from ftcomm.protocol.codec import LENGTH_BYTES, frame_length
 from ftcomm.protocol.link_messages import FetchWait, MessageItem
 
 BUFFER_BYTES = 1 << 16  # of which one read brings several small messages
@@ -35,6 +36,7 @@ class MessageParser:
     def __init__(self, place_for: Callable[[MessageItem], Array]) -> None:
         """`place_for` gives the memory for a message of which the head has come."""
         self._place_for = place_for
+        self._decode = HeadDecoder().decode
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
         self._lo = self._hi = 0  # what has been read and not taken
         self._item: MessageItem | None = None
@@ -95,7 +97,7 @@ class MessageParser:
             end = start + frame_length(self._buffer[self._lo : start].tobytes(), MAX_HEAD)
             if end > self._hi:
                 return False
-            message = decode_body(self._buffer[start:end].tobytes())
+            message = self._decode(self._buffer[start:end].tobytes())
             self._lo = end
             if isinstance(message, MessageItem):
                 self._item, self._filled = message, 0

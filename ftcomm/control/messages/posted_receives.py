@@ -1,7 +1,7 @@
 """PostedReceives: the receives of this rank that wait for a message.
 
 Those of one stream are served in the order in which they were posted.  A message is taken under the
-machine's lock, by the thread that posts where it is here already, else by the control thread.
+machine's lock, by the thread that posts where it is here already, else by the one that reads it.
 """
 
 import threading
@@ -93,6 +93,13 @@ class PostedReceives:
         self._tell(ended)
         self.on_taken()
         return asks
+
+    def arrived(self, source: int, tag: bytes) -> None:
+        """A message has come: serve who waits for it, on this thread."""
+        stream = (source, tag)
+        with self._lock:
+            ended = list(self._served(stream)) if stream in self._streams else []
+        self._tell(ended)
 
     def look(self, ask: Callable[[int], None]) -> None:
         """Something has changed: serve whom it allows, and `ask` sources not asked yet."""

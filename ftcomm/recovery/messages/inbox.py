@@ -22,7 +22,7 @@ class _Arrived:
 
     arrived: Mark = START
     taken: Mark = START
-    waiting: deque[tuple[bytes, Any, int]] = field(default_factory=deque)
+    waiting: deque[tuple[Mark, Any, int]] = field(default_factory=deque)
 
 
 class Inbox:
@@ -39,11 +39,13 @@ class Inbox:
 
     def put(self, stream: Stream, number: int, digest: bytes, value: Any, nbytes: int) -> bool:
         """Hold a message of `nbytes`; False if it is here, or is not the next of its stream."""
-        found = self._streams.setdefault(stream, _Arrived())
+        found = self._streams.get(stream)
+        if found is None:
+            found = self._streams[stream] = _Arrived()
         if number != found.arrived.number + 1:
             return False
         found.arrived = behind(found.arrived, digest)
-        found.waiting.append((digest, value, nbytes))
+        found.waiting.append((found.arrived, value, nbytes))
         self._held[stream.source] = self.held(stream.source) + nbytes
         return True
 
@@ -69,9 +71,8 @@ class Inbox:
     def take(self, stream: Stream) -> Any:
         """Give the next message of `stream`, which waits here, to the user."""
         found = self._streams[stream]
-        digest, value, nbytes = found.waiting.popleft()
+        found.taken, value, nbytes = found.waiting.popleft()
         self._held[stream.source] -= nbytes
-        found.taken = behind(found.taken, digest)
         self.balance = (self.balance + weight(stream, found.taken)) % MODULUS
         return value
 

@@ -177,6 +177,15 @@ class MessageExchange:
             return iter(())
         return self._sent.behind(destination, at, marks)
 
+    def newest_behind(
+        self, destination: int, version: int, at: int, marks: Mapping[bytes, int]
+    ) -> SentMessage | None:
+        """See `SentLog.newest_behind`; None where this rank is in another version."""
+        self._turn()
+        if version != self._version:
+            return None
+        return self._sent.newest_behind(destination, at, marks)
+
     # --- receiving ------------------------------------------------------------------------------
 
     def _want(self, source: int, now: float) -> list[Effect]:

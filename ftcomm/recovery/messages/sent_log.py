@@ -1,8 +1,7 @@
 """The sent log: this rank's messages of the present version, kept until it commits (rule R21)."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ftcomm.recovery.messages.names import (
     MODULUS,
@@ -16,8 +15,7 @@ from ftcomm.recovery.messages.names import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SentMessage:
+class SentMessage(NamedTuple):
     """One message in the log.
 
     Attributes:
@@ -106,6 +104,16 @@ class SentLog:
         for index, message in enumerate(self._to.get(destination, ())[at:], at + 1):
             if message.number > marks.get(message.stream.tag, 0):
                 yield index, message
+
+    def newest_behind(
+        self, destination: int, at: int, marks: Mapping[bytes, int]
+    ) -> SentMessage | None:
+        """The newest message to `destination`, if it lacks it and `at` counts all before it."""
+        messages = self._to.get(destination, ())
+        if len(messages) != at + 1:
+            return None
+        message = messages[at]
+        return message if message.number > marks.get(message.stream.tag, 0) else None
 
     def total(self, destination: int) -> Total:
         """All that was sent to `destination`."""

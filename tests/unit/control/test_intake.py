@@ -25,6 +25,7 @@ from ftcomm.transport import striped_link
 from ftcomm.transport.checksum_link import CheckedLink
 from ftcomm.transport.link import Link as AnyLink
 from ftcomm.transport.socket_link import SocketLink
+from ftcomm.transport.waker import Waker
 from tests.unit.transport.linked import linked
 
 pytestmark = pytest.mark.trio
@@ -102,6 +103,28 @@ async def test_a_thread_that_waits_reads_itself(link: Link) -> None:
         reader = await trio.to_thread.run_sync(read)
     assert [number for number, _ in link.taken] == [1, 2]
     assert {thread for _, thread in link.taken} == {reader}
+
+
+async def test_an_answer_that_comes_just_before_the_sleep_is_seen(link: Link) -> None:
+    class Answered(AwaitedMessage):
+        def wake_by(self, waker: Waker | None) -> None:
+            if not self.is_over:
+                self.take(None, None)
+            super().wake_by(waker)
+
+    with trio.fail_after(10.0):
+        read = partial(link.intake.read_until, Answered())
+        await trio.to_thread.run_sync(read, abandon_on_cancel=True)
+
+
+async def test_an_answer_behind_the_end_of_a_link_that_was_slept_on_wakes_nobody(
+    link: Link,
+) -> None:
+    link.far.close()
+    await trio.to_thread.run_sync(link.intake._sleep, link.awaited)
+    link.intake.end()  # and with it the waker's descriptor
+    link.awaited.take(None, None)
+    assert link.awaited.is_over
 
 
 async def test_the_control_thread_looks_on_while_a_thread_is_about_to_read(

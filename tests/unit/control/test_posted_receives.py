@@ -88,6 +88,17 @@ def test_a_message_that_is_here_is_taken_by_who_posts(receives: Receives) -> Non
     assert (told, receives.asked) == ([[1.0]], [])
 
 
+def test_a_message_that_comes_is_taken_by_the_first_of_its_own_stream(receives: Receives) -> None:
+    told: dict[str, list[Any]] = {"t": [], "next t": [], "u": []}
+    for name, heard in told.items():
+        receives.post(heard, tag=name[-1].encode())
+    receives.arrive(1.0)
+    receives.posted.arrived(1, b"x")
+    assert told == {"t": [], "next t": [], "u": []}
+    receives.posted.arrived(1, TAG)
+    assert told == {"t": [[1.0]], "next t": [], "u": []}
+
+
 def test_a_message_that_does_not_fit_stays_for_the_next(receives: Receives) -> None:
     mistaken: list[Any] = []
     told: list[Any] = []

@@ -174,6 +174,24 @@ def test_a_receiver_in_another_version_is_sent_nothing() -> None:
     assert list(core.messages.following(1, 1, 0, {})) == []
 
 
+def test_the_newest_message_is_given_alone_if_all_before_it_were() -> None:
+    core = loaded()
+    newest = core.messages.newest_behind
+    assert newest(1, 0, 0, {}) is None
+    send(core, "x1")
+    assert newest(2, 0, 0, {}) is None
+    assert newest(1, 1, 0, {}) is None  # the receiver is in another version
+    assert newest(1, 0, 0, {TAG: 1}) is None  # it has that one
+    first = newest(1, 0, 0, {})
+    assert first is not None
+    assert first.value == "x1"
+    send(core, "x2")
+    assert newest(1, 0, 0, {}) is None  # one before it was not given
+    second = newest(1, 0, 1, {TAG: 1})
+    assert second is not None
+    assert second.value == "x2"
+
+
 def test_what_a_restarted_rank_sends_is_compared_when_it_has_come_as_far() -> None:
     core = loaded()
     claim = MessagesClaimed(1, 1, 0, ((TAG, mark_of("a", "b")),))
