@@ -334,6 +334,8 @@ class DistributedEngine:
             version = self._progress.offer_checkpoint(saving.state, saving.digest, saving.local)
         self._fault("saved")
         self._commit(version, saving, signature, site)
+        assert self.messages is not None, "a group of one has another engine"
+        self.messages.begin_version()
         if self.has_store:
             self._await_store(version, saving, Called(signature, site))
         self._plane.shared_window.next_version()

@@ -126,7 +126,18 @@ class MessagePort:
         """Have a receive done as soon as its message is here."""
         self._fault("receiving")
         if self._hub.receives.post(receive):
-            self._control.driver.act(MessagesWanted(receive.source))
+            self._want(receive.source)
+
+    def begin_version(self) -> None:
+        """A version has begun: ask the sources of receives that wait for its messages.
+
+        They were posted by other threads while this one waited in the checkpoint, and have asked
+        for those of the version before.
+        """
+        self._hub.receives.look(self._want)
+
+    def _want(self, source: int) -> None:
+        self._control.driver.act(MessagesWanted(source))
 
     def wait(self, receive: PostedReceive, awaited: AwaitedMessage) -> None:
         """Wait until a posted receive is done; where its link allows that, by reading it."""

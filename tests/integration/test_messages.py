@@ -3,12 +3,16 @@
 import re
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import ftcomm
+from ftcomm.testing import local_group
 
 pytestmark = pytest.mark.process
 
@@ -110,6 +114,42 @@ def test_what_is_wrong_for_all_ends_the_job_with_one_error(
     status, out = run(script, tmp_path, "--log-limit", "1MB")
     said = re.findall(rf"ftcomm\.errors\.{error.__name__}: (.*?) \[rank", out)
     assert (status, said) == (error.exit_code, [cause, cause]), out
+
+
+class _State:
+    """State of a checkpoint, which tells when it is packed."""
+
+    def __init__(self, pack: Callable[[], object] = lambda: None) -> None:
+        self.pack = pack
+
+
+def _packed(state: _State) -> int:
+    state.pack()
+    return 0
+
+
+def test_a_receive_posted_while_a_checkpoint_runs_gets_a_message_of_the_next_version() -> None:
+    """Its source was asked for messages of the version before, and must be asked again."""
+    ftcomm.register(_State, _packed, lambda _: _State())
+
+    def job(comm: ftcomm.Communicator) -> Any:
+        comm.load_checkpoint(default=0)
+        if comm.rank == 0:
+            comm.checkpoint(_State())
+            return comm.send(7, 1)
+        handles: list[ftcomm.Handle[Any]] = []
+        thread = threading.Thread(target=lambda: handles.append(comm.irecv(0, deadline=20)))
+
+        def post() -> None:
+            if not handles:
+                thread.start()
+                thread.join()
+
+        comm.checkpoint(_State(post))
+        return handles[0].result()
+
+    with local_group(2) as group:
+        assert group.run(job) == [None, 7]
 
 
 REFUSED = """\
