@@ -7,7 +7,7 @@ lazy checkpoint first says so all the time, and a slow link may be as slow as it
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import trio
@@ -36,7 +36,7 @@ from ftcomm.memory.pool import EMPTY, Array, LoggedResult, dtype_from_wire, stor
 from ftcomm.protocol.handshake import DataContext
 from ftcomm.protocol.link_messages import FetchEnd, FetchItem, FetchRequest, FetchWait
 from ftcomm.protocol.position import PRELUDE
-from ftcomm.protocol.signature import scalar_of
+from ftcomm.protocol.signature import is_contributed, scalar_of
 from ftcomm.recovery.events import (
     AskForMessages,
     CheckpointFetched,
@@ -77,47 +77,60 @@ async def _serve(driver: Driver, sock: ByteStream, epoch: int) -> None:
             driver.apply(FatalFound(type(error).__name__, error.cause))
             return
     for item in items_of(request):
-        stored, signature = _look_up(driver, item, state)
-        if stored is None:
+        found = _look_up(driver, item, state)
+        if found is None:
             await send_message(sock, FetchEnd(f"{item} is not held here"))
             return
         driver.hub.fault("serving")
+        stored = found.stored
         raw = stored.raw()
         await send_message(
             sock,
             FetchItem(
                 what=item.what,
                 position=item.position,
-                signature=signature,
+                signature=found.signature,
                 dtype=stored.dtype,
                 shape=stored.shape,
                 nbytes=raw.nbytes,
                 rank=item.rank,
                 digests=stored.digests,
+                site=found.site,
             ),
         )
         await send_all(sock, raw)
     await send_message(sock, FetchEnd())
 
 
-def _look_up(
-    driver: Driver, item: Item, state: LoggedResult | None
-) -> tuple[LoggedResult | None, bytes]:
-    """One thing that was asked for, None if it is not held, and its signature if it has one.
+class _Found(NamedTuple):
+    """One thing that was asked for; a result has a signature, and maybe the line of its call."""
+
+    stored: LoggedResult
+    signature: bytes = b""
+    site: str = ""
+
+
+def _look_up(driver: Driver, item: Item, state: LoggedResult | None) -> _Found | None:
+    """One thing that was asked for, None if it is not held.
 
     The checkpoint is `state`: it may have had to be packed.
     """
     if item.what == "checkpoint":
-        return state, b""
+        return None if state is None else _Found(state)
     core = driver.hub.core
     with driver.hub.lock:
         local = core.checkpoints.locals.get(item.position.version, item.rank)
         entry = core.log.get(item.position)
+        site = ""
+        if entry is not None and is_contributed(entry.signature):
+            reached = core.progress.position
+            site = entry.site or core.progress.recent.site_of(item.position, reached)
     if item.what == "local":
-        return None if local is None else _as_stored(local), b""
+        return None if local is None else _Found(_as_stored(local))
     if entry is None:
-        return None, b""
-    return entry.value or EMPTY, entry.signature  # a close that was served has no value of its own
+        return None
+    # a close that was served has no value of its own
+    return _Found(entry.value or EMPTY, entry.signature, site)
 
 
 async def _state(driver: Driver, sock: ByteStream, version: int) -> LoggedResult | None:
@@ -263,7 +276,7 @@ async def _content(
         stored = stored_from_wire(dtype, item.shape, parts[0])
         stored.digests = item.digests
         stored.scalar = scalar_of(item.signature)
-        return ResultFetched(epoch, item.position, item.signature, stored, item.nbytes)
+        return ResultFetched(epoch, item.position, item.signature, stored, item.nbytes, item.site)
     state = await _beside(behind_each_other, parts)
     if item.what == "checkpoint":
         return CheckpointFetched(epoch, version, state)

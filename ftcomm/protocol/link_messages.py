@@ -19,6 +19,7 @@ from ftcomm.protocol.field_types import (
     RankOrNone,
     Ranks,
     Shape,
+    Site,
     Tag,
 )
 from ftcomm.protocol.position import PRELUDE, Position, PositionRanges, Version
@@ -66,7 +67,8 @@ class FetchItem:
 
     ``what`` is ``"result"``, ``"checkpoint"`` or ``"local"``; for the latter two
     `position.version` is the version and the signature is empty.  ``rank`` owns a local state.
-    ``digests`` are those of the inputs, 16 bytes a rank, where the job verifies them.
+    ``digests`` are those of the inputs, 16 bytes a rank, where the job verifies them.  ``site`` is
+    where the holder made a call that gives each rank a result of its own; empty if not known.
     """
 
     what: Name
@@ -77,6 +79,7 @@ class FetchItem:
     nbytes: ItemBytes
     rank: RankOrNone = -1
     digests: InputDigests = b""
+    site: Site = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,7 @@ class ResultFetched:
     signature: bytes
     value: Any
     nbytes: int = 0
+    site: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -383,7 +383,7 @@ class WorkerMachine:
 
     def on_result_fetched(self, fetched: ResultFetched) -> list[Effect]:
         """Log a fetched result, under the same rule as an executed one (rule R3)."""
-        entry = LogEntry(fetched.signature, fetched.value, fetched.nbytes)
+        entry = LogEntry(fetched.signature, fetched.value, fetched.nbytes, fetched.site)
         self.log.add(fetched.position, entry)
         self.copied.expect(fetched.position, entry)
         self.view.fetched += 1

@@ -65,3 +65,8 @@ class RecentCalls:
             if len(made) == CALLS_KEPT:
                 break
         return made[::-1]
+
+    def site_of(self, position: Position, reached: Position) -> str:
+        """The line of the call at `position`, of those before `reached`; empty if not known."""
+        made = self.before(reached)
+        return next((call.site for call in made if call.position == position), "")

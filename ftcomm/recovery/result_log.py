@@ -35,11 +35,14 @@ class LogEntry:
         signature: the 48 bytes of the collective, compared again in replay (rule R7).
         value: the result as the engine keeps it; opaque to the log.
         nbytes: of the result, the same on every rank.
+        site: of a fetched result, where the rank that served it had made the call; empty if not
+            known.
     """
 
     signature: bytes
     value: Any
     nbytes: int = 0
+    site: str = ""
 
 
 class KeptByAll:

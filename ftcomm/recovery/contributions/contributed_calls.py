@@ -82,9 +82,11 @@ class ContributedCalls:
     def differs(self) -> FatalFound:
         """The error for a call to which this rank gives another input than before its restart."""
         call, position = self._progress.call, self._progress.position
+        entry = self._log.get(position)
+        elsewhere = f", which others made at {entry.site}" if entry and entry.site else ""
         cause = (
             f"rank {self._view.rank} gave other bytes to the call at {call.site} than before its"
-            f" restart (position {position}): make the script compute the same again,"
+            f" restart (position {position}{elsewhere}): make the script compute the same again,"
             " or use log='copies'"
         )
         return FatalFound("JobLostError", cause, position)

@@ -140,12 +140,18 @@ class MessageExchange:
         self._turn()
         self._sent.nbytes += nbytes
         stream = Stream(self._rank, destination, tag)
-        return None if self._sent.add(stream, digest, value, site) else self._differs(stream, site)
+        is_same = self._sent.add(stream, digest, value, site)
+        return None if is_same else self._differs(stream)
 
-    def _differs(self, stream: Stream, site: str) -> FatalFound:
+    def _differs(self, stream: Stream) -> FatalFound:
+        newest = self._sent.newest(stream)
+        number, site = (0, "") if newest is None else (newest.number, newest.site)
+        # digests are running: it may be an earlier one of these
+        which = "the first message" if number == 1 else f"one of the first {number} messages"
         cause = (
             f"rank {self._rank} sent other bytes to rank {stream.destination} at {site} than before"
-            " its restart: make the script compute the same again"
+            f" its restart ({which} of this tag since checkpoint {self._version}):"
+            " make the script compute the same again"
         )
         return FatalFound("JobLostError", cause)
 
@@ -165,7 +171,7 @@ class MessageExchange:
         for tag, mark in marks.items():
             stream = Stream(self._rank, destination, tag)
             if not self._sent.claim(stream, mark):
-                return self._differs(stream, self._sent.newest(stream))
+                return self._differs(stream)
         return None
 
     def following(

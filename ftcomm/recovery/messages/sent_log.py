@@ -133,7 +133,7 @@ class SentLog:
         self._claims.clear()
         return values
 
-    def newest(self, stream: Stream) -> str:
-        """The line of the newest message of a stream; empty if there is none."""
-        sites = [m.site for m in self._to.get(stream.destination, ()) if m.stream == stream]
-        return sites[-1] if sites else ""
+    def newest(self, stream: Stream) -> SentMessage | None:
+        """The newest message of a stream; None if there is none."""
+        messages = reversed(self._to.get(stream.destination, []))
+        return next((message for message in messages if message.stream == stream), None)

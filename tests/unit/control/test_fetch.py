@@ -32,7 +32,7 @@ from tests.unit.recovery.worker_scenario import SIG, a_member, hear, plan
 
 pytestmark = pytest.mark.trio
 BYTE = dtype_code(np.dtype(np.uint8))
-STATE = b"a state."
+STATE, SITE = b"a state.", "theirs.py:5"
 
 
 def item(what: str, version: int, seqno: int = 0, rank: int = -1, raw: bytes = STATE) -> bytes:
@@ -40,9 +40,9 @@ def item(what: str, version: int, seqno: int = 0, rank: int = -1, raw: bytes = S
 
 
 def head(what: str, version: int, nbytes: int, seqno: int = 0, rank: int = -1) -> bytes:
-    signature = SIG if what == "result" else b""
+    signature, site = (SIG, SITE) if what == "result" else (b"", "")
     position = Position(0, version, seqno)
-    return encode(FetchItem(what, position, signature, BYTE, (nbytes,), nbytes, rank))
+    return encode(FetchItem(what, position, signature, BYTE, (nbytes,), nbytes, rank, site=site))
 
 
 CHECKPOINT, LOCAL = item("checkpoint", 1), item("local", 1, rank=0)
@@ -97,6 +97,7 @@ async def test_what_was_ordered_is_taken(monkeypatch: pytest.MonkeyPatch) -> Non
     core, said = await fetched(monkeypatch, CHECKPOINT + LOCAL + b"".join(RESULTS) + END)
     assert (core.checkpoints.committed.value, core.checkpoints.locals.get(1, 0)) == (STATE, STATE)
     assert core.log.positions() == [Position(0, 1, 0), Position(0, 1, 2)]
+    assert {core.log.get(position).site for position in core.log.positions()} == {SITE}
     assert not [message for message in said if isinstance(message, Suspect)]
 
 

@@ -1,6 +1,6 @@
 """Calls of which each rank keeps its own input: what is logged, asked for, and served (R20)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ftcomm.protocol.messages import FatalReport, Fetch, Revoke
@@ -58,7 +58,7 @@ def lagging(mine: str = "a") -> WorkerMachine:
     core = loaded()
     hear(core, Revoke(2, "lost worker 1"))
     hear(core, plan(2, at(0, 1), fetches=()))
-    core.log.add(at(0, 0), of_all("a", "b"))
+    core.log.add(at(0, 0), replace(of_all("a", "b"), site="theirs.py:5"))
     assert isinstance(core.progress.begin(CALL, SITE), LogEntry)
     core.contributed.contribute(given(mine))
     return core
@@ -108,6 +108,7 @@ def test_another_input_than_the_earlier_process_gave_is_not_logged_and_ends_the_
     assert isinstance(report, FatalReport)
     assert (report.error, report.position) == ("JobLostError", at(0, 0))
     assert f"rank 0 gave other bytes to the call at {SITE} than before" in report.cause
+    assert "(position 0.0, which others made at theirs.py:5)" in report.cause
     assert "use log='copies'" in report.cause
 
 

@@ -71,6 +71,17 @@ def test_short_versions_do_not_push_calls_out() -> None:
     assert (made[0].position, made[-1].position) == (at(0, 0), at(CALLS_KEPT - 1, 0))
 
 
+def test_the_line_of_a_call_is_known_while_it_is_one_of_the_last() -> None:
+    core = a_member()
+    for line in range(CALLS_KEPT + 1):
+        core.progress.begin(SIG, f"t.py:{line}")
+        core.progress.complete(1, LogEntry(SIG, "a"), synchronising=True, now=0.0)
+    recent, reached = core.progress.recent, core.progress.position
+    positions = [at(-1, seqno) for seqno in (0, 1, CALLS_KEPT, CALLS_KEPT + 1)]
+    sites = [recent.site_of(position, reached) for position in positions]
+    assert sites == ["", "t.py:1", f"t.py:{CALLS_KEPT}", ""]
+
+
 def test_a_call_whose_input_was_not_needed_is_told_as_the_log_has_it() -> None:
     core = a_member(frontier=at(-1, 1))
     core.log.add(at(-1, 0), LogEntry(SIG, "a"))
