@@ -39,7 +39,8 @@ from tests.unit.recovery.worker_scenario import a_member, at, hear, plan
 
 pytestmark = pytest.mark.trio
 CALL = Signature(Kind.ALLTOALL, count=6, log=LogMode.COPIES).encode()
-SETTINGS = JobSettings(detect_within=0.2)
+# A link is silent after so long, and says that it waits four times as often.
+LONG_S, SHORT_S = 600.0, 0.2
 OWN, OTHER = (np.full(5, rank, np.uint8) for rank in (0, 1))
 OF_OTHER = CopyName(at(0, 0), 1)
 NAMES = tuple(CopyName(at(0, seqno), 0) for seqno in (0, 1))  # of two calls
@@ -80,12 +81,12 @@ def lagging() -> WorkerMachine:
     return core
 
 
-def a_driver(core: WorkerMachine, nursery: trio.Nursery) -> Any:
+def a_driver(core: WorkerMachine, nursery: trio.Nursery, detect_within: float = LONG_S) -> Any:
     said: list[Any] = []
     token = trio.lowlevel.current_trio_token()
     hub = SimpleNamespace(
-        core=core, lock=threading.Lock(), settings=SETTINGS, fault=lambda _: None,
-        log=logging.getLogger("t"), digest=None,
+        core=core, lock=threading.Lock(), settings=JobSettings(detect_within=detect_within),
+        fault=lambda _: None, log=logging.getLogger("t"), digest=None,
     )  # fmt: skip
 
     def apply(event: Any) -> None:
@@ -128,7 +129,7 @@ async def test_no_other_rank_gets_it_whatever_it_names(nursery: trio.Nursery) ->
 
 async def test_who_has_yet_to_get_its_own_says_so_until_it_has(nursery: trio.Nursery) -> None:
     core = lagging()
-    driver = a_driver(core, nursery)
+    driver = a_driver(core, nursery, SHORT_S)
     near, far = trio.socket.socketpair()
     with near, far:
         nursery.start_soon(copies._serve, driver, far, asker(1, 2))

@@ -50,7 +50,13 @@ from tests.unit.transport.linked import linked
 pytestmark = pytest.mark.trio
 KINDS = ["socket", "striped", "checked"]
 TAG = b"t"
-SETTINGS = JobSettings(detect_within=0.4)
+QUICK = pytest.mark.parametrize("detect_within", [0.4])
+
+
+@pytest.fixture
+def detect_within() -> float:
+    """A link is silent after so long, and says that it waits four times as often."""
+    return 600.0
 
 
 def value_of(*numbers: float) -> MessageValue:
@@ -63,7 +69,7 @@ def log(core: WorkerMachine, value: MessageValue, tag: bytes = TAG) -> None:
     assert core.messages.send(1, tag, digest, value, "t.py:7") is None
 
 
-def a_driver(core: WorkerMachine, nursery: trio.Nursery) -> Any:
+def a_driver(core: WorkerMachine, nursery: trio.Nursery, detect_within: float) -> Any:
     said: list[Any] = []
     orders: list[Any] = []
     token = trio.lowlevel.current_trio_token()
@@ -71,7 +77,7 @@ def a_driver(core: WorkerMachine, nursery: trio.Nursery) -> Any:
     hub = SimpleNamespace(
         core=core,
         lock=lock,
-        settings=SETTINGS,
+        settings=JobSettings(detect_within=detect_within),
         fault=lambda _: None,
         log=logging.getLogger("t"),
         pool=Pool(),
@@ -104,9 +110,11 @@ def a_driver(core: WorkerMachine, nursery: trio.Nursery) -> Any:
 class Link:
     """A receiver of rank 0's messages, at rank 1."""
 
-    def __init__(self, core: WorkerMachine, nursery: trio.Nursery, kind: str) -> None:
+    def __init__(
+        self, core: WorkerMachine, nursery: trio.Nursery, kind: str, detect_within: float
+    ) -> None:
         self.core = core
-        self.driver = a_driver(core, nursery)
+        self.driver = a_driver(core, nursery, detect_within)
         self.end, far = linked(kind)
         self.near = LinkStream(self.end)
         context: Any = SimpleNamespace(epoch=core.view.epoch, from_rank=1)
@@ -141,8 +149,10 @@ class Link:
 
 
 @pytest.fixture(params=KINDS)
-async def link(nursery: trio.Nursery, request: pytest.FixtureRequest) -> AsyncIterator[Link]:
-    link = Link(loaded(), nursery, request.param)
+async def link(
+    nursery: trio.Nursery, request: pytest.FixtureRequest, detect_within: float
+) -> AsyncIterator[Link]:
+    link = Link(loaded(), nursery, request.param, detect_within)
     yield link
     link.end.close()
 
@@ -177,11 +187,13 @@ async def test_many_messages_take_several_looks(link: Link) -> None:
     assert [await link.next() for _ in range(200)] == [(n + 1, [float(n)]) for n in range(200)]
 
 
+@QUICK
 async def test_a_link_without_messages_is_not_silent(link: Link) -> None:
     await link.ask()
     assert isinstance(await receive_message(link.near), FetchWait)
 
 
+@QUICK
 async def test_a_receiver_in_a_later_version_waits_until_the_sender_has_come_so_far(
     link: Link,
 ) -> None:
@@ -308,9 +320,15 @@ def item_of(number: int, value: MessageValue, **changes: Any) -> bytes:
 class Source:
     """Rank 1, of which rank 0 asks for messages."""
 
-    def __init__(self, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        monkeypatch: pytest.MonkeyPatch,
+        kind: str,
+        detect_within: float,
+    ) -> None:
         self.core = loaded()
-        self.driver = a_driver(self.core, nursery)
+        self.driver = a_driver(self.core, nursery, detect_within)
         self.end, far = linked(kind)
         self.near = LinkStream(self.end)
 
@@ -338,21 +356,24 @@ class Source:
 
 @pytest.fixture(params=KINDS)
 async def source(
-    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    nursery: trio.Nursery,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    detect_within: float,
 ) -> AsyncIterator[Source]:
-    source = Source(nursery, monkeypatch, request.param)
+    source = Source(nursery, monkeypatch, request.param, detect_within)
     yield source
     source.end.close()
 
 
 async def test_a_source_is_suspected_where_no_descriptor_is_left(
-    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, detect_within: float
 ) -> None:
     def full(*_: Any) -> Any:
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(asking, "Intake", full)
-    source = Source(nursery, monkeypatch, "socket")
+    source = Source(nursery, monkeypatch, "socket", detect_within)
     await source.until(lambda: source.driver.said)
     assert "as many files and sockets open as it may" in source.driver.said[0].reason
     assert not source.driver.hub.message_links
@@ -440,6 +461,7 @@ async def test_a_source_that_sends_something_else_is_suspected(
     assert re.search(cause, suspicion.reason), suspicion.reason
 
 
+@QUICK
 async def test_a_source_from_which_nothing_comes_is_suspected(source: Source) -> None:
     await source.until(lambda: source.driver.said)
     assert "nothing came for 0.4 s" in source.driver.said[0].reason
