@@ -33,6 +33,7 @@ from ftcomm.protocol.messages import (
 )
 from ftcomm.protocol.operator_messages import StatusReply, StatusRequest
 from ftcomm.protocol.spares.prefetch_messages import Prefetch
+from tests.conformance.forker import die_with_parent
 from tests.unit.tracker.harness import hello
 
 ROOT = Path(__file__).parents[2]
@@ -175,6 +176,8 @@ def start_watched(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,
+            # Interrupted tests leave nothing. To import ctypes there would blind the watch.
+            preexec_fn=die_with_parent,  # noqa: PLW1509 - no other thread runs Python just now
         )
 
 
