@@ -205,6 +205,10 @@ class FtcommGroup(dist.ProcessGroup):
 
     getBackendName = _get_backend_name = name  # noqa: N815 - torch's names
 
+    def _get_backend(self, _device: torch.device) -> "FtcommGroup":
+        """Return this group, which is its own backend: torch asks it what it supports."""
+        return self
+
     @property
     def group_name(self) -> str:
         """The name that torch has given."""

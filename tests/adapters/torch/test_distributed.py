@@ -15,6 +15,7 @@ import torch.distributed as dist  # noqa: E402 - skipped before, where torch is 
 import ftcomm  # noqa: E402 - likewise
 import ftcomm.torch as ft  # noqa: E402 - likewise
 from ftcomm.torch.distributed.backend import create  # noqa: E402 - likewise
+from ftcomm.torch.distributed.process_group import FtcommGroup  # noqa: E402 - likewise
 from ftcomm.torch.distributed.work import HandleWork  # noqa: E402 - likewise
 from ftcomm.torch.requirement import has_backend, require_backend  # noqa: E402 - likewise
 from tests.conformance.forker import die_with_parent  # noqa: E402 - likewise
@@ -51,6 +52,15 @@ def test_a_works_error_is_raised_by_its_future_and_is_not_its_value() -> None:
             work.get_future().wait()
         with pytest.raises(ValueError, match="an error of the user"):
             work.wait()
+
+
+def test_a_group_is_its_own_backend() -> None:
+    """As torch 2.14 asks before it sends a batch of messages."""
+    with ftcomm.init("none") as comm:
+        group = FtcommGroup(comm)
+        backend = group._get_backend(torch.device("cpu"))
+        assert backend is group
+        assert not getattr(backend, "supports_coalescing", False)
 
 
 def test_a_work_is_finished_once() -> None:
