@@ -2,10 +2,10 @@
 
 Every call is one loop: ask the core what to do at this position; serve the log, wait, or execute;
 say that it is complete, or find that the epoch was revoked meanwhile and ask again.  Serve beats
-execute; the input is never written; the result is logged before anything is returned.
+execute; the input is never written; the result is logged before anything is returned.  Calls that
+are more than that have a loop of their own in `runs/`.
 """
 
-import time
 from collections.abc import Callable
 from typing import NoReturn, ParamSpec, TypeVar
 
@@ -13,16 +13,18 @@ from ftcomm.collectives.dtypes import AnyDtype
 from ftcomm.config.deadline import Limit, QueuedLimit, overdue
 from ftcomm.control.hub import Deadline, Hub
 from ftcomm.control.thread import ControlThread
-from ftcomm.engine.contributed_runs import ContributedRuns
-from ftcomm.engine.cut_check import BALANCE_BYTES, CutCheck
-from ftcomm.engine.input_check import is_same_input, other_input_error
-from ftcomm.engine.locked_machine import Answer, LockedMachine
-from ftcomm.engine.mark_clock import MarkClock
+from ftcomm.engine.locked_machine import LockedMachine
 from ftcomm.engine.message_port import MessagePort
 from ftcomm.engine.persistent_request import PersistentRequest, persistent
+from ftcomm.engine.runs.checkpoint import CheckpointRuns
+from ftcomm.engine.runs.closing import Closing
+from ftcomm.engine.runs.contributed import ContributedRuns
+from ftcomm.engine.runs.cut_check import CutCheck
+from ftcomm.engine.runs.input_check import is_same_input, other_input_error
+from ftcomm.engine.runs.replay_check import ReplayCheck
 from ftcomm.errors import ClosedError, CollectiveTimeoutError, FtcommError, LogLimitError
 from ftcomm.execution.data_plane import DataPlane, Turn
-from ftcomm.memory.pool import EMPTY, Array, LoggedResult
+from ftcomm.memory.pool import Array, LoggedResult
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import (
     Kind,
@@ -31,9 +33,9 @@ from ftcomm.protocol.signature import (
     is_copied,
     signature_text,
 )
-from ftcomm.recovery.events import FatalFound, Leaving, MismatchSeen, OwnCloseDone
+from ftcomm.recovery.events import FatalFound, Leaving
 from ftcomm.recovery.machine import Checkpoint, NextStep, WorkerState
-from ftcomm.recovery.recent_calls import NO_CALL, Called
+from ftcomm.recovery.recent_calls import Called
 from ftcomm.recovery.result_log import LogEntry
 from ftcomm.requests.builder import Group
 from ftcomm.requests.request import (
@@ -45,9 +47,6 @@ from ftcomm.requests.request import (
     Request,
 )
 from ftcomm.state.layout import Packed
-
-MARKED, NOT_MARKED = b"\x01", b"\x00"  # rank 0's byte in a checkpoint's exchange
-LENGTH_BYTES = 8  # of a local state, beside the digest
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -66,14 +65,16 @@ class DistributedEngine:
         self._view = hub.core.view
         self._progress = hub.core.progress
         self._control = control
-        self._plane = DataPlane(hub, control)
-        self._machine = LockedMachine(hub, control)
-        self._contributed = ContributedRuns(hub, control, self._plane, self._machine, self.condemn)
         self._fault: Callable[[str], None] = _no_fault if hub.faults is None else hub.fault
-        self._clock = MarkClock(hub)
+        self._plane = plane = DataPlane(hub, control)
+        self._machine = machine = LockedMachine(hub, control)
+        messages, cut = MessagePort(hub, control), CutCheck(hub, control, plane, machine)
+        self._contributed = ContributedRuns(hub, control, plane, machine, self.condemn)
+        self._check = ReplayCheck(hub, plane)
+        self._checkpoints = CheckpointRuns(hub, plane, machine, cut, messages, self._fault)
+        self._closing = Closing(hub, control, plane, machine, cut)
         self.recovered = hub.recovered
-        self.messages: MessagePort | None = MessagePort(hub, control)
-        self._cut = CutCheck(hub, control, self._plane, self._machine)
+        self.messages: MessagePort | None = messages
 
     # --- what a request depends on --------------------------------------------------------------
 
@@ -216,86 +217,36 @@ class DistributedEngine:
     def run(self, request: AnyRequest) -> LoggedResult:
         """One collective, served or executed; the log owns what is returned."""
         if isinstance(request, Request):
-            return self._entered(self._run, request)
-        if isinstance(request, DeferredInput):
-            return self._entered(self._run_deferred, request)
-        return self._entered(self._run_open, request)
+            stored = self._entered(self._run, request)
+        elif isinstance(request, DeferredInput):
+            stored = self._entered(self._run_deferred, request)
+        else:
+            stored = self._entered(self._run_open, request)
+        self._fault("done")
+        return stored
 
-    def _run_deferred(self, deferred: DeferredInput) -> LoggedResult:
-        """Make the input only if the call is executed.
-
-        While this rank waits for its turn the signature in flight is empty: it is not known.
-        """
-        return self._served_or_due(deferred) or self._run(deferred.make())
-
-    def _run_open(self, opened: OpenBroadcast) -> LoggedResult:
-        while True:
-            answer, turn = self._machine.ask(self._progress.begin, opened.known, opened.site)
-            if answer is NextStep.EXECUTE:
-                signature = self._plane.learn(opened, turn)
-                if signature is not None:
-                    call = opened.make(signature)
-                    stored = self._execute(call, turn)
-                    if stored is not None and self._kept(call, turn[0], stored):
-                        return self._done(stored)
-            elif isinstance(answer, LogEntry):
-                if self._serve_lazy(answer, opened, answer.value):
-                    return self._done(answer.value)
-            else:
-                self._hub.sleep()
-
-    def _entered(self, body: Callable[..., R], *arguments: object) -> R:
+    def _entered(self, body: Callable[P, R], /, *arguments: P.args, **rest: P.kwargs) -> R:
         self._fault("enter")
         try:
-            return body(*arguments)
+            return body(*arguments, **rest)
         except BaseException as error:
             self._plane.cut_short(error)
             raise
 
-    def _served_or_due(self, lazy: DeferredInput) -> LoggedResult | None:
-        """Return the logged result of a lazy call; None when the input is needed."""
-        while True:
-            answer, _ = self._machine.ask(self._progress.begin, b"", lazy.site)
-            if answer is NextStep.EXECUTE:
-                return None
-            if isinstance(answer, LogEntry):
-                if is_contributed(answer.signature):  # it needs this rank's input again
-                    return None
-                stored = self._contributed.logged(answer)
-                if stored is not None and self._serve_lazy(answer, lazy, stored):
-                    return self._done(stored)
-            else:
-                self._hub.sleep()
-
-    def _serve_lazy(
-        self, entry: LogEntry, lazy: DeferredInput | OpenBroadcast, stored: LoggedResult
-    ) -> bool:
-        if not is_compatible(lazy.known, entry.signature):
-            with self._hub.lock:
-                self._progress.call = Called(lazy.known, lazy.site)  # for the error about the two
-            return self._serve(entry, lazy.known, self._machine.replay)
-        lazy.check(stored)
-        if is_copied(entry.signature):
-            return self._machine.replay_copied()
-        return self._machine.replay()
-
     def _run(self, call: Request) -> LoggedResult:
-        form, core = call.form, self._core
+        form, begin = call.form, self._progress.begin
         if form.contributed is not None:
-            return self._done(self._contributed.run(call))
+            return self._contributed.run(call)
         while True:
-            answer, turn = self._machine.ask(core.progress.begin, form.signature, form.site)
+            answer, turn = self._machine.ask(begin, form.signature, form.site)
             if answer is NextStep.EXECUTE:
                 stored = self._execute(call, turn)
                 if stored is not None and self._kept(call, turn[0], stored):
-                    return self._done(stored)
+                    return stored
             elif isinstance(answer, LogEntry):
-                if call.check is not None and answer.signature == form.signature:
-                    call.check(answer.value)
-                if not is_same_input(call, answer.signature, answer.value, self.rank):
-                    self.condemn(other_input_error(call, self.rank, self.position))
-                elif self._serve(answer, form.signature, self._machine.replay):
-                    return self._done(answer.value)
+                logged: LoggedResult = answer.value
+                if self._replayed(call, answer):
+                    return logged
             else:
                 self._hub.sleep()
 
@@ -314,186 +265,104 @@ class DistributedEngine:
         synchronising = call.form.kind is not Kind.BROADCAST or call.flush
         return self._machine.complete(epoch, entry, synchronising)
 
-    def _serve(self, entry: LogEntry, signature: bytes, replay: Callable[[], bool]) -> bool:
-        """The result exists: it must be of the same collective (rule R7, in replay)."""
-        if entry.signature != signature:
-            # an earlier incarnation of this rank, or the others without it, ran something else here
-            view = self._view
-            self._plane.accuse(MismatchSeen(view.epoch, view.rank, entry.signature, ""))
+    def _replayed(self, call: Request, entry: LogEntry) -> bool:
+        """Pass the call with the log's result; False: ask the core again."""
+        form, rank = call.form, self.rank
+        if call.check is not None and entry.signature == form.signature:
+            call.check(entry.value)
+        if not is_same_input(call, entry.signature, entry.value, rank):
+            self.condemn(other_input_error(call, rank, self.position))
             return False
-        return replay()
+        return self._check.matches(entry, (form.signature,)) and self._machine.replay()
 
-    def _done(self, stored: LoggedResult) -> LoggedResult:
-        self._fault("done")
-        return stored
+    # --- calls whose input or whose signature is not known yet ------------------------------------
 
-    def checkpoint(self, saving: CheckpointPayload, signature: bytes, site: str) -> int:
-        """Two-phase checkpoint: own copy, digests compared, local states copied, then commit."""
-        self._fault("enter")
-        with self._hub.lock:
-            version = self._progress.offer_checkpoint(saving.state, saving.digest, saving.local)
-        self._fault("saved")
-        self._commit(version, saving, signature, site)
-        assert self.messages is not None, "a group of one has another engine"
-        self.messages.begin_version()
-        if self.has_store:
-            self._await_store(version, saving, Called(signature, site))
-        self._plane.shared_window.next_version()
-        self._fault("committed")
-        return version
+    def _run_deferred(self, deferred: DeferredInput) -> LoggedResult:
+        """Make the input only if the call is executed.
 
-    def _commit(self, version: int, saving: CheckpointPayload, signature: bytes, site: str) -> None:
-        """Return when `version` is committed: by this rank's own collective, or by a plan."""
+        While this rank waits for its turn the signature in flight is empty: it is not known.
+        """
+        return self._served_or_due(deferred) or self._run(deferred.make())
+
+    def _served_or_due(self, lazy: DeferredInput) -> LoggedResult | None:
+        """Return the logged result of a lazy call; None when the input is needed."""
         while True:
-            answer, turn = self._machine.ask(self._begin_checkpoint, version, signature, site)
-            if answer is None:  # a plan has committed it meanwhile
-                return
+            answer, _ = self._machine.ask(self._progress.begin, b"", lazy.site)
             if answer is NextStep.EXECUTE:
-                mark = self._agree(saving, signature, site, turn)
-                if mark is not None and self._machine.complete_checkpoint(turn[0], mark):
-                    return
-            elif isinstance(answer, LogEntry):  # others ran a collective here: not one program
-                self._serve(answer, signature, self._machine.replay)
+                return None
+            if isinstance(answer, LogEntry):
+                if is_contributed(answer.signature):  # it needs this rank's input again
+                    return None
+                stored = self._contributed.logged(answer)
+                if stored is not None and self._replayed_lazy(answer, lazy, stored):
+                    return stored
             else:
                 self._hub.sleep()
 
-    def _begin_checkpoint(self, version: int, signature: bytes, site: str) -> Answer:
-        if self._view.error is None and self._progress.position.version >= version:
-            return None
-        return self._progress.begin(signature, site)
+    def _run_open(self, opened: OpenBroadcast) -> LoggedResult:
+        while True:
+            answer, turn = self._machine.ask(self._progress.begin, opened.known, opened.site)
+            if answer is NextStep.EXECUTE:
+                signature = self._plane.learn(opened, turn)
+                if signature is not None:
+                    call = opened.make(signature)
+                    stored = self._execute(call, turn)
+                    if stored is not None and self._kept(call, turn[0], stored):
+                        return stored
+            elif isinstance(answer, LogEntry):
+                logged: LoggedResult = answer.value
+                if self._replayed_lazy(answer, opened, logged):
+                    return logged
+            else:
+                self._hub.sleep()
 
-    def _agree(
-        self, saving: CheckpointPayload, signature: bytes, site: str, turn: Turn
-    ) -> bool | None:
-        """Phase one: every rank holds the tentative version, the same one, and local states.
+    def _replayed_lazy(
+        self, entry: LogEntry, lazy: DeferredInput | OpenBroadcast, stored: LoggedResult
+    ) -> bool:
+        """Pass the call with the log's result `stored`; False: ask the core again."""
+        if not is_compatible(lazy.known, entry.signature):
+            with self._hub.lock:
+                self._progress.call = Called(lazy.known, lazy.site)  # for the error about the two
+            return self._check.matches(entry, (lazy.known,)) and self._machine.replay()
+        lazy.check(stored)
+        if is_copied(entry.signature):
+            return self._machine.replay_copied()
+        return self._machine.replay()
 
-        Returns:
-            whether rank 0 marks it to be written to the store; None if the core must be asked.
-        """
-        digest, local = saving.digest, saving.local
-        length = b"" if local is None else len(local).to_bytes(LENGTH_BYTES, "little")
-        mine = digest + length + self._cut.balance() + self._mark(saving)
-        answers = self._plane.gather_digests(mine, signature, site, turn)
-        if answers is None:
-            return None
-        digests = [answer[: len(digest)] for answer in answers]
-        different = [rank for rank, theirs in enumerate(digests) if theirs != digest]
-        if not different:
-            end = len(digest) + len(length)
-            lengths = [int.from_bytes(answer[len(digest) : end], "little") for answer in answers]
-            behind = end + BALANCE_BYTES
-            if not self._cut.is_level(answer[end:behind] for answer in answers):
-                self._cut.accuse("checkpoint()", signature, site, turn)
-                return None
-            if local is not None and not self._plane.copy_locals(
-                local, lengths, signature, site, turn
-            ):
-                return None
-            return answers[0][behind:] == MARKED
-        self._plane.accuse(MismatchSeen(turn[0], different[0], signature, site, states=True))
-        return None
+    # --- checkpoints and the close ----------------------------------------------------------------
 
-    def _mark(self, saving: CheckpointPayload) -> bytes:
-        """Rank 0's byte: this version is to be written to the store. Empty without a store."""
-        if not self.has_store:
-            return b""
-        with self._hub.lock:
-            is_idle = self._core.durables.is_idle
-        version = self._progress.position.version + 1
-        is_due = self._clock.is_due(version, time.monotonic(), is_idle=is_idle)
-        return MARKED if saving.durable or is_due else NOT_MARKED
+    def checkpoint(self, saving: CheckpointPayload, signature: bytes, site: str) -> int:
+        """Commit a checkpoint, and return its version."""
+        self._fault("enter")
+        return self._checkpoints.checkpoint(saving, signature, site)
 
     @property
     def has_store(self) -> bool:
         """True if checkpoints are written to a store."""
-        return bool(self._hub.settings.checkpoint)
-
-    def _await_store(self, version: int, saving: CheckpointPayload, call: Called) -> None:
-        """Wait until the store's readers need nothing more that the user may write to.
-
-        That is the state of an older lazy version, until it is packed.  With ``durable=True``, wait
-        for the record too.
-        """
-        durables = self._core.durables
-        self._machine.wait_for(lambda: not durables.must_pack(version - 1))
-        if saving.durable:
-            with self._hub.lock:
-                durables.await_record(version, call, time.monotonic())
-            try:
-                self._machine.wait_for(lambda: not durables.awaits_record)
-            finally:  # Ctrl-C too: heartbeats say no more that this rank waits
-                durables.awaited_by = NO_CALL
+        return self._checkpoints.has_store
 
     @property
     def known_version(self) -> int | None:
         """The version that load_checkpoint would give now, None if that is not known yet."""
-        with self._hub.lock:
-            return self._view.known_version
+        return self._checkpoints.known_version
 
     def local_state(self, version: int) -> Packed | None:
         """This rank's own local state of the loaded `version`; None if that has none."""
-        with self._hub.lock:
-            local: Packed | None = self._core.checkpoints.locals.get(version, self._view.rank)
-            return local
+        return self._checkpoints.local_state(version)
 
     def load(self, raw: Packed, signature: bytes, site: str) -> Checkpoint:
         """load_checkpoint: served below the frontier, else executed by all."""
-        checkpoint = self._entered(self._load, raw, signature, site)
+        checkpoint = self._entered(self._checkpoints.load, raw, signature, site)
         self._fault("done")
         return checkpoint
 
-    def _load(self, raw: Packed, signature: bytes, site: str) -> Checkpoint:
-        while True:
-            answer, turn = self._machine.ask(self._progress.begin_load, signature, site)
-            if isinstance(answer, Checkpoint):
-                if self._machine.replay_load(answer):
-                    return answer
-            elif isinstance(answer, LogEntry):
-                self._serve(answer, signature, self._machine.replay)
-            elif answer is NextStep.EXECUTE:
-                value = self._plane.broadcast_default(raw, signature, site, turn)
-                if value is not None and self._machine.complete_load(turn[0], value):
-                    return Checkpoint(0, value)
-            else:
-                self._hub.sleep()
-
     def close(self, call: Request) -> None:
         """The closing collective, then serve others until all have closed (rule R8)."""
-        self._entered(self._close, call)
+        self._entered(self._closing.close, call.form)
         self._fault("done")
-        self._renew_deadline(call.form.site)
-        self._control.driver.act(OwnCloseDone())
-        self._machine.wait_for(lambda: self._view.state is WorkerState.FINISHED)
+        self._closing.serve_until_all_have_closed(call.form.site)
 
-    def _renew_deadline(self, site: str) -> None:
-        """The close is complete, and its deadline holds on while others are served."""
-        deadline = self._hub.deadline
-        if deadline is not None:
-            position = self._progress.position
-            self._hub.deadline = deadline._replace(position=position, closed_at=site)
-
-    def _close(self, call: Request) -> None:
-        form = call.form
-        while not self._progress.closed:
-            answer, turn = self._machine.ask(self._progress.begin, form.signature, form.site)
-            if answer is NextStep.EXECUTE:
-                if self._is_a_cut(form, turn):
-                    self._machine.complete_close(turn[0], LogEntry(form.signature, EMPTY))
-            elif isinstance(answer, LogEntry):
-                self._serve(answer, form.signature, self._machine.replay_close)
-            else:
-                self._hub.sleep()
-
-    def _is_a_cut(self, form: CollectiveSpec, turn: Turn) -> bool:
-        """Every rank has entered the close, and no message is on its way; False: ask the core."""
-        mine = self._cut.balance()
-        balances = self._plane.gather_digests(mine, form.signature, form.site, turn)
-        if balances is None:
-            return False
-        if not self._cut.is_level(balances):
-            self._cut.accuse("close()", form.signature, form.site, turn)
-            return False
-        return True
+    # --- the end --------------------------------------------------------------------------------
 
     def leave(self, reason: str) -> None:
         """An exception left the user's block: say so, so that nobody waits for a deadline."""

@@ -15,9 +15,10 @@ import xxhash
 from ftcomm.control.hub import Hub
 from ftcomm.control.parts import part_for
 from ftcomm.control.thread import ControlThread
-from ftcomm.engine.copied_replay import CopiedReplay
-from ftcomm.engine.input_check import is_same_input, other_input_error
 from ftcomm.engine.locked_machine import LockedMachine
+from ftcomm.engine.runs.copied_replay import CopiedReplay
+from ftcomm.engine.runs.input_check import is_same_input, other_input_error
+from ftcomm.engine.runs.replay_check import ReplayCheck
 from ftcomm.errors import FtcommError, LogLimitError
 from ftcomm.execution.contributed_exchange import ContributedExchange, Executed
 from ftcomm.execution.copied_results import CopiedResults
@@ -26,7 +27,7 @@ from ftcomm.execution.shared_results import as_executed
 from ftcomm.memory.pool import Array, LoggedResult
 from ftcomm.protocol.signature import Kind, is_contributed, is_copied, logged_as
 from ftcomm.recovery.contributions.contribution_log import Contribution
-from ftcomm.recovery.events import LinkDown, MismatchSeen, PartsWanted
+from ftcomm.recovery.events import LinkDown, PartsWanted
 from ftcomm.recovery.machine import NextStep
 from ftcomm.recovery.result_log import LogEntry
 from ftcomm.requests.contributed_form import ContributedForm, Extents
@@ -50,6 +51,7 @@ class ContributedRuns:
         self._condemn = condemn
         self._exchange = ContributedExchange(plane, CopiedResults(hub, plane))
         self._copied = CopiedReplay(hub, plane)
+        self._check = ReplayCheck(hub, plane)
 
     def run(self, call: Request) -> LoggedResult:
         """One call, served or executed; what is returned is this rank's own, or the log's."""
@@ -87,9 +89,7 @@ class ContributedRuns:
 
     def _served(self, call: Request, entry: LogEntry, own: "_OwnInput") -> LoggedResult | None:
         """The result of a call that others have completed; None if the core must be asked again."""
-        if entry.signature not in logged_as(call.form.signature):
-            view = self._core.view
-            self._plane.accuse(MismatchSeen(view.epoch, view.rank, entry.signature, ""))
+        if not self._check.matches(entry, logged_as(call.form.signature)):
             return None
         if is_contributed(entry.signature):
             return self._replayed(call, entry, own)

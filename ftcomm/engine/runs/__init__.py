@@ -1,0 +1,1 @@
+"""Each kind of call, taken through failures."""

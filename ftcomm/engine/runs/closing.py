@@ -1,0 +1,63 @@
+"""Closing: the last collective of a communicator, and serving others until all have closed."""
+
+from ftcomm.control.hub import Hub
+from ftcomm.control.thread import ControlThread
+from ftcomm.engine.locked_machine import LockedMachine
+from ftcomm.engine.runs.cut_check import CutCheck
+from ftcomm.engine.runs.replay_check import ReplayCheck
+from ftcomm.execution.data_plane import DataPlane, Turn
+from ftcomm.memory.pool import EMPTY
+from ftcomm.recovery.events import OwnCloseDone
+from ftcomm.recovery.machine import NextStep, WorkerState
+from ftcomm.recovery.result_log import LogEntry
+from ftcomm.requests.request import CollectiveSpec
+
+
+class Closing:
+    """The close of one communicator; used by the user's thread alone."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        control: ControlThread,
+        plane: DataPlane,
+        machine: LockedMachine,
+        cut: CutCheck,
+    ) -> None:
+        self._hub, self._control, self._plane = hub, control, plane
+        self._machine, self._cut = machine, cut
+        self._view, self._progress = hub.core.view, hub.core.progress
+        self._check = ReplayCheck(hub, plane)
+
+    def close(self, form: CollectiveSpec) -> None:
+        """Return when every rank has entered the close, and no message is on its way."""
+        while not self._progress.closed:
+            answer, turn = self._machine.ask(self._progress.begin, form.signature, form.site)
+            if answer is NextStep.EXECUTE:
+                if self._is_a_cut(form, turn):
+                    self._machine.complete_close(turn[0], LogEntry(form.signature, EMPTY))
+            elif isinstance(answer, LogEntry):
+                if self._check.matches(answer, (form.signature,)):
+                    self._machine.replay_close()
+            else:
+                self._hub.sleep()
+
+    def _is_a_cut(self, form: CollectiveSpec, turn: Turn) -> bool:
+        """Exchange the balances of messages; False: ask the core again."""
+        mine = self._cut.balance()
+        balances = self._plane.gather_digests(mine, form.signature, form.site, turn)
+        if balances is None:
+            return False
+        if not self._cut.is_level(balances):
+            self._cut.accuse("close()", form.signature, form.site, turn)
+            return False
+        return True
+
+    def serve_until_all_have_closed(self, site: str) -> None:
+        """Serve lagging ranks what they miss (rule R8); the call's deadline holds on."""
+        deadline = self._hub.deadline
+        if deadline is not None:
+            position = self._progress.position
+            self._hub.deadline = deadline._replace(position=position, closed_at=site)
+        self._control.driver.act(OwnCloseDone())
+        self._machine.wait_for(lambda: self._view.state is WorkerState.FINISHED)
