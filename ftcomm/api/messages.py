@@ -33,7 +33,7 @@ from ftcomm.requests.object_payload import unpack_object
 
 passes_on(__file__)
 
-Done = Callable[[Any, BaseException | None], None]
+Done = Callable[[MessageValue | None, BaseException | None], None]
 
 
 class Receive(NamedTuple):
@@ -46,8 +46,10 @@ class Receive(NamedTuple):
         site: the user's line.
         deadline: the user's.
         check: refuses a message that does not fit; it stays where it is then.
-        finish: returns the user's result.
+        finish: returns the user's result. That of an object runs functions that the user has
+            registered, which may raise or take long: it is for a thread of the user's.
         out: where it may be received; None for any own memory.
+        is_object: see `finish`.
         is_probe: the message stays.
     """
 
@@ -59,6 +61,7 @@ class Receive(NamedTuple):
     check: Callable[[MessageValue], None]
     finish: Callable[[MessageValue], Any]
     out: Result | None = None
+    is_object: bool = False
     is_probe: bool = False
 
 
@@ -117,7 +120,8 @@ class MessageCalls:
             return unpack_object(value.stored.flat)
 
         what = f"recv_object(source={source}, tag={tag!r})"
-        return Receive(what, source, packed_tag(tag), call_site(), deadline, check, finish)
+        tag_, site = packed_tag(tag), call_site()
+        return Receive(what, source, tag_, site, deadline, check, finish, is_object=True)
 
     def probe(self, source: int, tag: Tag, deadline: Duration | None) -> MessageInfo:
         """Wait for a message, which stays; see `Communicator.probe`."""
@@ -190,13 +194,22 @@ class MessageCalls:
             self.heed(awaited.error)
             raise awaited.error
         self._port.note_received()
-        return awaited.result
+        assert awaited.value is not None, "it has come, or an error"
+        try:
+            return asked.finish(awaited.value)
+        except BaseException as error:
+            if not isinstance(error, Exception):  # Ctrl-C, and no error of a user's `from_state`
+                self.take_back(posted, error)
+            raise
 
     def post(self, asked: Receive, done: Done) -> PostedReceive:
-        """Begin to receive; `done` is told the user's result or the error, on any thread."""
+        """Begin to receive; `done` is told the message or the error, on any thread.
 
-        def end(result: Any, error: BaseException | None) -> None:
-            done(result, error)
+        The caller makes the user's result of it, by `asked.finish`.
+        """
+
+        def end(value: MessageValue | None, error: BaseException | None) -> None:
+            done(value, error)
             if error is None:
                 self._port.note_received()
 
@@ -222,12 +235,10 @@ class MessageCalls:
         session, began = self._session, time.perf_counter()
 
         def end(value: MessageValue | None, error: BaseException | None) -> None:
-            if value is None:
-                done(None, error)
-                return
-            nbytes = value.stored.flat.nbytes
-            session.call_stats.add(Kind.RECV, nbytes, time.perf_counter() - began)
-            done(asked.finish(value), None)
+            if value is not None:
+                nbytes = value.stored.flat.nbytes
+                session.call_stats.add(Kind.RECV, nbytes, time.perf_counter() - began)
+            done(value, error)
 
         limit = session.limit_of(asked.deadline)
         return PostedReceive(

@@ -167,6 +167,7 @@ class Driver:
                     self.fetches.send_nowait(effect)
                 case Wake():
                     self.hub.wake.set()
+                    self.hub.let_messages_move()
                     self.hub.receives.look(self._want_messages)
                 case Discard(values):
                     with self.hub.lock:

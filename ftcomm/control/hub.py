@@ -82,6 +82,7 @@ class Hub:
 
     Attributes:
         lock: held around every use of `core`, `links` and `pool`.
+        messages_move: told when messages that were held up for a cut may go on, or never will.
         core: the recovery machine.
         links: data links of the present epoch by rank; made by the control thread, used by the
             user's, which alone closes them.
@@ -105,6 +106,7 @@ class Hub:
 
     def __init__(self, core: WorkerMachine, options: WorkerOptions, token: bytes) -> None:
         self.lock = threading.Lock()
+        self.messages_move = threading.Condition(self.lock)
         self.core = core
         self.options = options
         self.token = token
@@ -170,6 +172,11 @@ class Hub:
             self.retired += old
         for link in old:
             link.shutdown()
+
+    def let_messages_move(self) -> None:
+        """Something has changed: threads that were held up look again."""
+        with self.lock:
+            self.messages_move.notify_all()
 
     def close_retired(self) -> None:
         """On the user's thread: give descriptors of older epochs back."""

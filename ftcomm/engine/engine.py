@@ -68,10 +68,11 @@ class DistributedEngine:
         self._fault: Callable[[str], None] = _no_fault if hub.faults is None else hub.fault
         self._plane = plane = DataPlane(hub, control)
         self._machine = machine = LockedMachine(hub, control)
-        messages, cut = MessagePort(hub, control), CutCheck(hub, control, plane, machine)
+        messages = MessagePort(hub, control)
+        cut = CutCheck(hub, control, plane, machine, messages)
         self._contributed = ContributedRuns(hub, control, plane, machine, self.condemn)
         self._check = ReplayCheck(hub, plane)
-        self._checkpoints = CheckpointRuns(hub, plane, machine, cut, messages, self._fault)
+        self._checkpoints = CheckpointRuns(hub, plane, machine, cut, self._fault)
         self._closing = Closing(hub, control, plane, machine, cut)
         self.recovered = hub.recovered
         self.messages: MessagePort | None = messages

@@ -11,15 +11,13 @@ from ftcomm.control.hub import Hub
 from ftcomm.control.messages.awaited_message import AwaitedMessage
 from ftcomm.control.messages.posted_receives import PostedReceive
 from ftcomm.control.thread import ControlThread
-from ftcomm.errors import FtcommError, JobLostError, LogLimitError
-from ftcomm.memory.message_value import MessageValue, digest_of
+from ftcomm.errors import ClosedError, FtcommError, JobLostError, LogLimitError
+from ftcomm.memory.message_value import ENTRY_BYTES, MessageValue, digest_of
 from ftcomm.memory.pool import LoggedResult
 from ftcomm.protocol.field_types import MAX_TAGS
 from ftcomm.recovery.events import FatalFound, MessagesWanted
 from ftcomm.requests.message_request import MessageToSend
 
-# Beside its bytes: what the log keeps of one, so that ten million small ones have a limit too.
-ENTRY_BYTES = 256
 _LAST = ("sent", "received")
 
 
@@ -30,11 +28,6 @@ class MessagePort:
         self._hub, self._control = hub, control
         self._messages = hub.core.messages
         self._number = 0  # of sends and receives, for planned faults
-
-    @property
-    def is_in_prelude(self) -> bool:
-        """Messages may not be sent or received yet."""
-        return not self._hub.core.progress.position.past_load
 
     # --- sending --------------------------------------------------------------------------------
 
@@ -50,8 +43,7 @@ class MessagePort:
         value, digest = self._logged(message)
         nbytes = value.stored.flat.nbytes + ENTRY_BYTES
         with hub.lock:
-            if hub.core.view.error is not None:
-                raise hub.core.view.error
+            self._wait_until_messages_move()
             self._check_tag(message)
             is_full = self._messages.nbytes + nbytes > hub.settings.log_limit
             found: FatalFound | None = None
@@ -72,6 +64,22 @@ class MessagePort:
         else:
             self._control.driver.message_news.note()
         self._fault("sent")
+
+    def _wait_until_messages_move(self) -> None:
+        """Under the lock: return when no cut is taken.
+
+        Raises:
+            FtcommError: what ended this communicator; `ClosedError` where that was the cut.
+        """
+        core = self._hub.core
+        while True:
+            if core.view.error is not None:
+                raise core.view.error
+            if core.progress.closed:
+                raise ClosedError("this message was sent while the communicator was closed")
+            if not self._messages.hold.is_on:
+                return
+            self._hub.messages_move.wait()
 
     def _logged(self, message: MessageToSend) -> tuple[MessageValue, bytes]:
         """The message as the log keeps it, and its digest.
@@ -128,13 +136,18 @@ class MessagePort:
         if self._hub.receives.post(receive):
             self._want(receive.source)
 
-    def begin_version(self) -> None:
-        """A version has begun: ask the sources of receives that wait for its messages.
+    def end_cut(self) -> None:
+        """A checkpoint or close is over here: messages that were held up for it go on.
 
-        They were posted by other threads while this one waited in the checkpoint, and have asked
-        for those of the version before.
+        Receives that wait ask their sources.  They were posted by other threads meanwhile, and have
+        asked for messages of the version before.
         """
-        self._hub.receives.look(self._want)
+        with self._hub.lock:
+            self._messages.hold.end_cut()
+            self._hub.messages_move.notify_all()
+            is_closed = self._hub.core.progress.closed
+        if not is_closed:
+            self._hub.receives.look(self._want)
 
     def _want(self, source: int) -> None:
         self._control.driver.act(MessagesWanted(source))

@@ -10,6 +10,7 @@ from ftcomm.collectives.dtypes import AnyDtype
 from ftcomm.memory.pool import Array, LoggedResult
 from ftcomm.protocol.link_messages import Content
 
+ENTRY_BYTES = 256  # a log or an inbox counts so much more for each: small ones have a limit too
 PIECE_BYTES = 1 << 18  # a second-level cache has more
 ONE_PIECE_BYTES = 1 << 12  # up to here one call over elements and text takes less than three
 

@@ -1,6 +1,7 @@
 """Handles: what a nonblocking call returns at once, and where its result appears."""
 
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar, cast
 
@@ -8,6 +9,29 @@ from ftcomm.config.deadline import QueuedLimit
 from ftcomm.nonblocking.callbacks import Callback
 
 R = TypeVar("R")
+
+
+class Unpacking(Generic[R]):
+    """Makes a result once, on the thread that first asks for it."""
+
+    def __init__(self, make: Callable[[], R]) -> None:
+        """`make` runs functions of the user's."""
+        self._make: Callable[[], R] | None = make
+        self._lock = threading.Lock()
+
+    def run(self, call: "QueuedCall[R]") -> None:
+        """Give `call` its value, or the error that `make` raises.
+
+        Ctrl-C ends the making alone: whoever asks next begins it again.
+        """
+        with self._lock:
+            if self._make is None:
+                return
+            try:
+                call.value = self._make()
+            except Exception as error:  # noqa: BLE001 - the user's own; `wait` raises it
+                call.error = error
+            self._make = None
 
 
 class QueuedCall(Generic[R]):
@@ -20,8 +44,9 @@ class QueuedCall(Generic[R]):
         has_place: it will run, or fail, whether its handle is kept or not.
         is_due: asked before it may have its turn, None where it always may.
         on_done: told its error, or None, when it is done; under a lock: it may not wait.
-        is_done: there is a `value`, or an `error`.
+        is_done: there is a `value`, or an `error`; or there is one to be unpacked.
         callbacks: the user's, to be run when it is done.
+        unpacking: makes the value, for who first asks for it; None if it is there.
     """
 
     __slots__ = (
@@ -32,6 +57,7 @@ class QueuedCall(Generic[R]):
         "is_due",
         "limit",
         "on_done",
+        "unpacking",
         "value",
         "what",
         "work",
@@ -49,6 +75,7 @@ class QueuedCall(Generic[R]):
         self.value: R | None = None
         self.error: BaseException | None = None
         self.callbacks: list[Callback] | None = None
+        self.unpacking: Unpacking[R] | None = None
 
     def succeed(self, value: R) -> None:
         """It has returned `value`."""
@@ -58,6 +85,11 @@ class QueuedCall(Generic[R]):
     def fail(self, error: BaseException) -> None:
         """It has raised `error`, or will not run because of it."""
         self.error, self.work = error, None
+        self._end()
+
+    def succeed_by(self, make: Callable[[], R]) -> None:
+        """Its value is what `make` returns, which is called when the value is first asked for."""
+        self.unpacking, self.work = Unpacking(make), None
         self._end()
 
     def _end(self) -> None:
@@ -130,6 +162,8 @@ class Handle(Generic[R]):
         call = self._call
         if not call.is_done:
             self._line.wait_for(call, timeout)
+        if call.unpacking is not None:
+            call.unpacking.run(call)
         if call.error is not None:
             self._line.note_raised(call.error)
         return call.error

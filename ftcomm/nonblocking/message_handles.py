@@ -1,5 +1,6 @@
 """Handles of messages: they are done as soon as the message is here, in no line of calls."""
 
+import functools
 import os
 import threading
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from ftcomm.api.messages import MessageCalls, Receive
 from ftcomm.config.deadline import QueuedLimit
 from ftcomm.errors import ForkError
+from ftcomm.memory.message_value import MessageValue
 from ftcomm.nonblocking.callbacks import Callback, Callbacks
 from ftcomm.nonblocking.handle import Handle, QueuedCall
 from ftcomm.requests.call_site import passes_on
@@ -37,12 +39,9 @@ class MessageHandles:
         limit: QueuedLimit | None = None  # the receive has its own
         call: QueuedCall[Any] = QueuedCall(_nothing, asked.what, limit)
 
-        def done(result: Any, error: BaseException | None) -> None:
+        def done(value: MessageValue | None, error: BaseException | None) -> None:
             with self._changed:
-                if error is None:
-                    call.succeed(result)
-                else:
-                    call.fail(error)
+                _end(call, asked, value, error)
                 callbacks, call.callbacks = call.callbacks, None
                 self._changed.notify_all()
             if callbacks:
@@ -95,6 +94,24 @@ class MessageHandles:
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise ForkError("this handle belongs to the parent process")
+
+
+def _end(
+    call: QueuedCall[Any],
+    asked: Receive,
+    value: MessageValue | None,
+    error: BaseException | None,
+) -> None:
+    """The message has come, or an error; this may be any thread."""
+    if value is None:
+        call.fail(error or AssertionError("a receive ends with a message or an error"))
+    elif asked.is_object:
+        call.succeed_by(functools.partial(asked.finish, value))
+    else:
+        try:
+            call.succeed(asked.finish(value))
+        except Exception as mistake:  # noqa: BLE001 - the user has made `out` read-only meanwhile
+            call.fail(mistake)
 
 
 def _nothing() -> None:

@@ -22,6 +22,7 @@ from ftcomm.api.outputs import Result
 from ftcomm.collectives.op_argument import AnyOp
 from ftcomm.config.deadline import Duration
 from ftcomm.errors import ClosedError, ForkError, ThreadError, ThreadLimitError
+from ftcomm.memory.message_value import MessageValue
 from ftcomm.nonblocking.dependencies import Dependencies, Ready, Saved, Skip
 from ftcomm.nonblocking.handle import QueuedCall
 from ftcomm.nonblocking.queue import MAX_PENDING, RequestQueue
@@ -247,7 +248,9 @@ class TaskEngine:
         asked = messages.receive(source, tag, None, place, None)
         task = _Task((place,), is_receive=True)
 
-        def done(_: object, error: BaseException | None) -> None:
+        def done(value: MessageValue | None, error: BaseException | None) -> None:
+            if value is not None:
+                error = _error_of(asked.finish, value)
             with self._lock:
                 if task.number in self._tasks:
                     self._end(task.number, task, error)
@@ -467,6 +470,15 @@ class TaskEngine:
             raise ForkError("this engine belongs to the parent process")
         if self._queue.is_own_thread or threading.current_thread() in self._workers:
             raise ThreadError("a function that an engine runs uses it; push and wait outside")
+
+
+def _error_of(finish: Callable[[MessageValue], object], value: MessageValue) -> Exception | None:
+    """Put a message where it is wanted; the error if its array cannot be written to any more."""
+    try:
+        finish(value)
+    except Exception as error:  # noqa: BLE001 - this may be any thread; `wait` raises it
+        return error
+    return None
 
 
 def _not_begun() -> ClosedError:

@@ -318,6 +318,8 @@ class WorkerMachine:
         self.log.pin()
         if self.durables.restoring.is_under_way or self.journalling.is_reading:
             return []
+        if self.checkpoints.tentative is not None:
+            self.messages.hold.report()
         return [
             SendControl(
                 replace(
@@ -340,6 +342,7 @@ class WorkerMachine:
         stride = keep_stride(len(order), limits.replicas)
         self.log.set_keeping(order.index(plan.rank), stride, limits.keep_by_all)
         self.progress.take_plan(plan)
+        self.messages.hold.take_plan()
         self.journalling.take_plan(plan)
         orders: list[Effect] = [*fetch_orders(plan)]
         sources = frozenset(order.source for order in fetch_orders(plan))

@@ -6,12 +6,15 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 import ftcomm
+from ftcomm.engine.message_port import MessagePort
+from ftcomm.engine.runs.cut_check import CutCheck
+from ftcomm.execution.header_check import CallHeader
 from ftcomm.testing import local_group
 
 pytestmark = pytest.mark.process
@@ -150,6 +153,244 @@ def test_a_receive_posted_while_a_checkpoint_runs_gets_a_message_of_the_next_ver
 
     with local_group(2) as group:
         assert group.run(job) == [None, 7]
+
+
+class _Fussy:
+    """An object that not every content can be made into."""
+
+    made_on: ClassVar[list[int]] = []  # threads
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def _fussy(number: int) -> _Fussy:
+    _Fussy.made_on.append(threading.get_ident())
+    if number < 0:
+        raise ValueError(f"{number} is not counted")
+    return _Fussy(number)
+
+
+def test_an_object_that_cannot_be_made_is_its_receivers_error_and_no_link_is_lost() -> None:
+    """Its receiver's own thread makes it, so that a slow one holds up no heartbeat either."""
+    ftcomm.register(_Fussy, lambda fussy: fussy.number, _fussy)
+    _Fussy.made_on.clear()
+
+    def job(comm: ftcomm.Communicator) -> Any:
+        comm.load_checkpoint(default=0)
+        if comm.rank == 0:
+            for number in (-1, -2, 3, 4):
+                comm.send_object(_Fussy(number), 1)
+            return comm.epoch
+        with pytest.raises(ValueError, match="-1 is not counted"):
+            comm.recv_object(0, deadline=20)
+        pending = comm.irecv_object(0, deadline=20)
+        with pytest.raises(ValueError, match="-2 is not counted"):
+            pending.wait()
+        assert isinstance(pending.exception(), ValueError)
+        pending = comm.irecv_object(0, deadline=20)
+        got = [pending.wait().number, pending.wait().number, comm.recv_object(0).number]
+        assert set(_Fussy.made_on) == {threading.get_ident()}
+        return got, len(_Fussy.made_on), comm.epoch
+
+    with local_group(2) as group:
+        epoch, received = group.run(job)
+    assert received == ([3, 3, 4], 4, epoch)
+
+
+def test_an_array_that_became_read_only_is_its_receivers_error() -> None:
+    def job(comm: ftcomm.Communicator) -> Any:
+        comm.load_checkpoint(default=0)
+        if comm.rank == 0:
+            comm.barrier()
+            comm.send(np.ones(3), 1)
+            comm.send(np.ones(3), 1)
+            return None
+        out, place = np.zeros(3), np.zeros(3)
+        pending = comm.irecv(0, out=out, deadline=20)
+        engine = comm.engine()
+        engine.recv(place, 0)
+        out.flags.writeable = place.flags.writeable = False
+        comm.barrier()
+        with pytest.raises(ValueError, match="read-only"):
+            pending.wait()
+        with pytest.raises(ValueError, match="read-only"):
+            engine.wait()
+        engine.close()
+        return None
+
+    with local_group(2) as group:
+        group.run(job)
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set when rank 0 has said in a cut which messages it has sent and received."""
+    event, opening = threading.Event(), CutCheck.opening
+
+    def told(check: CutCheck) -> bytes:
+        said = opening(check)
+        if check._core.view.rank == 0:
+            event.set()
+        return said
+
+    monkeypatch.setattr(CutCheck, "opening", told)
+    return event
+
+
+def _checkpoint(comm: ftcomm.Communicator) -> None:
+    comm.checkpoint(0, deadline=LIMIT_S)
+
+
+def _close(comm: ftcomm.Communicator) -> None:
+    comm.close(deadline=LIMIT_S)
+
+
+CUTS = pytest.mark.parametrize("cut", [_checkpoint, _close])
+Cut = Callable[[ftcomm.Communicator], None]
+
+
+@CUTS
+def test_a_rank_that_waits_in_a_cut_may_send_what_another_needs_to_come(
+    cut: Cut, opened: threading.Event
+) -> None:
+    def job(comm: ftcomm.Communicator) -> Any:
+        comm.load_checkpoint(default=0)
+        if comm.rank == 0:
+            sender = threading.Thread(target=lambda: opened.wait() and comm.send(7, 1))
+            sender.start()
+            cut(comm)
+            return sender.join()
+        got = comm.recv(0, deadline=LIMIT_S)
+        cut(comm)
+        return got
+
+    with local_group(2) as group:
+        assert group.run(job) == [None, 7]
+
+
+@CUTS
+def test_a_rank_that_waits_in_a_cut_may_receive_what_was_sent_before(
+    cut: Cut, opened: threading.Event
+) -> None:
+    received, got = threading.Event(), list[Any]()
+
+    def receive(comm: ftcomm.Communicator) -> None:
+        opened.wait()
+        got.append(comm.recv(1))
+        received.set()
+
+    def job(comm: ftcomm.Communicator) -> None:
+        comm.load_checkpoint(default=0)
+        if comm.rank == 0:
+            receiver = threading.Thread(target=receive, args=(comm,))
+            receiver.start()
+            cut(comm)
+            receiver.join()
+        else:
+            comm.send(7, 0)
+            received.wait()
+            cut(comm)
+
+    with local_group(2) as group:
+        group.run(job)
+    assert got == [7]
+
+
+@CUTS
+def test_what_a_rank_sends_while_it_waits_in_a_cut_must_be_received_too(
+    cut: Cut, opened: threading.Event
+) -> None:
+    sent = threading.Event()
+
+    def send(comm: ftcomm.Communicator) -> None:
+        opened.wait()
+        comm.send(7, 1)
+        sent.set()
+
+    def job(comm: ftcomm.Communicator) -> str:
+        comm.load_checkpoint(default=0)
+        if comm.rank == 0:
+            threading.Thread(target=send, args=(comm,)).start()
+        else:
+            sent.wait()
+        with pytest.raises(ftcomm.CollectiveMismatchError) as raised:
+            cut(comm)
+        return raised.value.cause
+
+    with local_group(2) as group:
+        causes = group.run(job)
+        group.abort("the job is over")
+    assert causes[0] == causes[1]
+    assert "rank 0 has sent 1 message to rank 1 since the last checkpoint" in causes[0]
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set when all ranks have come to a cut, and rank 0 has said again what it has sent.
+
+    It does not leave the cut before `send` has come to where messages are held up.
+    """
+    event, waits = threading.Event(), threading.Event()
+    balances, wait = CutCheck._held_balances, MessagePort._wait_until_messages_move
+
+    def told(check: CutCheck, header: CallHeader) -> Any:
+        all_balances = balances(check, header)
+        if check._core.view.rank == 0:
+            event.set()
+            waits.wait()
+        return all_balances
+
+    def waiting(port: MessagePort) -> None:
+        if event.is_set():
+            waits.set()
+        wait(port)
+
+    monkeypatch.setattr(CutCheck, "_held_balances", told)
+    monkeypatch.setattr(MessagePort, "_wait_until_messages_move", waiting)
+    return event
+
+
+def test_what_is_sent_when_all_have_come_to_a_checkpoint_is_of_the_next_version(
+    held: threading.Event,
+) -> None:
+    def job(comm: ftcomm.Communicator) -> Any:
+        comm.load_checkpoint(default=0)
+        if comm.rank == 0:
+            sender = threading.Thread(target=lambda: held.wait() and comm.send(7, 1))
+            sender.start()
+            _checkpoint(comm)
+            return sender.join()
+        _checkpoint(comm)
+        return comm.recv(0, deadline=LIMIT_S)
+
+    with local_group(2) as group:
+        assert group.run(job) == [None, 7]
+
+
+def test_what_is_sent_when_all_have_come_to_a_close_raises(held: threading.Event) -> None:
+    raised: list[BaseException] = []
+
+    def send(comm: ftcomm.Communicator) -> None:
+        held.wait()
+        try:
+            comm.send(7, 1)
+        except ftcomm.ClosedError as error:
+            raised.append(error)
+
+    def job(comm: ftcomm.Communicator) -> None:
+        comm.load_checkpoint(default=0)
+        if comm.rank == 0:
+            sender = threading.Thread(target=send, args=(comm,))
+            sender.start()
+            _close(comm)
+            sender.join()
+        else:
+            _close(comm)
+
+    with local_group(2) as group:
+        group.run(job)
+    assert "this message was sent while the communicator was closed" in str(raised[0])
 
 
 REFUSED = """\

@@ -93,7 +93,7 @@ def test_a_broken_rule_is_found_with_the_shortest_way_to_it(
 
 def test_a_message_that_never_comes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A source that tells nobody what it has sent."""
-    monkeypatch.setattr("ftcomm.recovery.messages.sent_log.SentLog.behind", lambda *_: iter(()))
+    monkeypatch.setattr("ftcomm.recovery.messages.sent_log.SentLog.behind", lambda *_: (0, []))
     assert "nothing can happen any more" in explore(Script("LMS", 2, 1)).violation
 
 

@@ -37,7 +37,7 @@ def test_a_message_that_is_not_sent_again_is_missed(monkeypatch: pytest.MonkeyPa
     """A source that forgets what it has sent."""
 
     def none(*_: object) -> Any:
-        return iter(())
+        return 0, []
 
     monkeypatch.setattr(SentLog, "behind", none)
     with pytest.raises(Violation, match="does not end"):

@@ -189,4 +189,5 @@ def _can_ask(core: WorkerMachine, source: int) -> bool:
 def _first_behind(
     core: WorkerMachine, rank: int, version: int, at: int, numbers: tuple[tuple[bytes, int], ...]
 ) -> tuple[int, SentMessage] | None:
-    return next(core.messages.following(rank, version, at, dict(numbers)), None)
+    behind, found = core.messages.following(rank, version, at, dict(numbers), 1)
+    return (behind, found[0]) if found else None

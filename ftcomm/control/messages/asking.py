@@ -16,7 +16,7 @@ from ftcomm.control.messages.intake import Intake
 from ftcomm.control.messages.message_parser import MessageParser, ParsedMessage
 from ftcomm.diagnostics.os_errors import describe
 from ftcomm.errors import ProtocolError
-from ftcomm.memory.message_value import MessageValue
+from ftcomm.memory.message_value import ENTRY_BYTES, MessageValue
 from ftcomm.memory.pool import Array, dtype_from_wire, stored_from_wire
 from ftcomm.protocol.link_messages import (
     Content,
@@ -30,8 +30,9 @@ from ftcomm.transport.link import Link
 if TYPE_CHECKING:
     from ftcomm.control.driver import Driver
 
-# Of one source, in this rank's memory, before its user asks for them. A source that has sent more
-# waits, unless the user waits for a message of it: what is waited for may be behind others.
+# Of one source, in this rank's memory, before its user asks for them; each counts with
+# `ENTRY_BYTES` more. A source that has sent more waits, unless the user waits for a message of it:
+# what is waited for may be behind others.
 READ_AHEAD_BYTES = 64 << 20
 # From here on a message that is waited for is received where its user wants it: a copy costs more
 # than to look.
@@ -157,8 +158,9 @@ def _arrived(message: ParsedMessage, epoch: int, source: int) -> MessageArrived:
     item = message.item
     dtype = dtype_of(item.dtype)
     value = MessageValue(stored_from_wire(dtype, item.shape, message.raw), Content(item.content))
+    nbytes = item.nbytes + ENTRY_BYTES
     return MessageArrived(
-        epoch, source, item.version, item.tag, item.number, item.digest, value, item.nbytes
+        epoch, source, item.version, item.tag, item.number, item.digest, value, nbytes
     )
 
 

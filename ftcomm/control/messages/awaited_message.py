@@ -1,8 +1,8 @@
 """AwaitedMessage: the answer for a thread that receives."""
 
 import threading
-from typing import Any
 
+from ftcomm.memory.message_value import MessageValue
 from ftcomm.transport.waker import Waker
 
 
@@ -13,15 +13,15 @@ class AwaitedMessage:
 
     Attributes:
         is_over: the answer is here.
-        result: what the user gets.
+        value: the message.
         error: raised instead, None where there is none.
     """
 
-    __slots__ = ("_lock", "_sleeping", "_waker", "error", "is_over", "result")
+    __slots__ = ("_lock", "_sleeping", "_waker", "error", "is_over", "value")
 
     def __init__(self) -> None:
         self.is_over = False
-        self.result: Any = None
+        self.value: MessageValue | None = None
         self.error: BaseException | None = None
         self._sleeping = threading.Lock()  # taken until the answer is here
         self._sleeping.acquire()
@@ -37,9 +37,9 @@ class AwaitedMessage:
         with self._lock:
             self._waker = waker
 
-    def take(self, result: Any, error: BaseException | None) -> None:
+    def take(self, value: MessageValue | None, error: BaseException | None) -> None:
         """Give the thread what it waits for, once."""
-        self.result, self.error = result, error
+        self.value, self.error = value, error
         self.is_over = True
         self._sleeping.release()
         with self._lock:

@@ -5,7 +5,6 @@ behind all others writes it itself, as far as the kernel takes it at once.  Who 
 under the hub's lock.
 """
 
-import itertools
 import threading
 from collections.abc import Callable
 from typing import NamedTuple
@@ -97,11 +96,10 @@ class Feed:
         if self._request is None:
             return []
         version = self._request.version
-        following = self._messages.following(self._to, version, self._at, self._numbers)
-        found = list(itertools.islice(following, count))
-        if found:
-            self._at = found[-1][0]
-        return [message for _, message in found]
+        self._at, found = self._messages.following(
+            self._to, version, self._at, self._numbers, count
+        )
+        return found
 
     def _pieces_of(self, messages: list[SentMessage]) -> list[Piece]:
         """Small messages in one piece, and a large one in the log's own memory."""

@@ -116,8 +116,14 @@ class PostedReceives:
             ask(source)
 
     def _tell(self, ended: list[_Ended]) -> None:
-        for end in ended:
-            end.tell()
+        told = 0
+        try:
+            for end in ended:
+                told += 1
+                end.tell()
+        except BaseException:  # Ctrl-C, on a thread that reads for others too
+            self._tell(ended[told:])
+            raise
         if ended:
             self.on_taken()
 

@@ -5,8 +5,7 @@ from collections.abc import Callable
 
 from ftcomm.control.hub import Hub
 from ftcomm.engine.locked_machine import Answer, LockedMachine
-from ftcomm.engine.message_port import MessagePort
-from ftcomm.engine.runs.cut_check import BALANCE_BYTES, CutCheck
+from ftcomm.engine.runs.cut_check import OPENING_BYTES, CutCheck
 from ftcomm.engine.runs.mark_clock import MarkClock
 from ftcomm.engine.runs.replay_check import ReplayCheck
 from ftcomm.execution.data_plane import DataPlane, Turn
@@ -30,12 +29,11 @@ class CheckpointRuns:
         plane: DataPlane,
         machine: LockedMachine,
         cut: CutCheck,
-        messages: MessagePort,
         fault: Callable[[str], None],
     ) -> None:
         """`fault` is told each point that a planned fault may wait for."""
         self._hub, self._plane, self._machine = hub, plane, machine
-        self._cut, self._messages, self._fault = cut, messages, fault
+        self._cut, self._fault = cut, fault
         self._core = hub.core
         self._view, self._progress = hub.core.view, hub.core.progress
         self._clock = MarkClock(hub)
@@ -53,8 +51,8 @@ class CheckpointRuns:
         with self._hub.lock:
             version = self._progress.offer_checkpoint(saving.state, saving.digest, saving.local)
         self._fault("saved")
-        self._commit(version, saving, signature, site)
-        self._messages.begin_version()
+        with self._cut.taken():
+            self._commit(version, saving, signature, site)
         if self.has_store:
             self._await_store(version, saving, Called(signature, site))
         self._plane.shared_window.next_version()
@@ -92,7 +90,7 @@ class CheckpointRuns:
         """
         digest, local = saving.digest, saving.local
         length = b"" if local is None else len(local).to_bytes(LENGTH_BYTES, "little")
-        mine = digest + length + self._cut.balance() + self._mark(saving)
+        mine = digest + length + self._cut.opening() + self._mark(saving)
         answers = self._plane.gather_digests(mine, signature, site, turn)
         if answers is None:
             return None
@@ -101,9 +99,9 @@ class CheckpointRuns:
         if not different:
             end = len(digest) + len(length)
             lengths = [int.from_bytes(answer[len(digest) : end], "little") for answer in answers]
-            behind = end + BALANCE_BYTES
-            if not self._cut.is_level(answer[end:behind] for answer in answers):
-                self._cut.accuse("checkpoint()", signature, site, turn)
+            behind = end + OPENING_BYTES
+            openings = [answer[end:behind] for answer in answers]
+            if not self._cut.is_level("checkpoint()", openings, signature, site, turn):
                 return None
             if local is not None and not self._plane.copy_locals(
                 local, lengths, signature, site, turn

@@ -31,27 +31,25 @@ class Closing:
 
     def close(self, form: CollectiveSpec) -> None:
         """Return when every rank has entered the close, and no message is on its way."""
-        while not self._progress.closed:
-            answer, turn = self._machine.ask(self._progress.begin, form.signature, form.site)
-            if answer is NextStep.EXECUTE:
-                if self._is_a_cut(form, turn):
-                    self._machine.complete_close(turn[0], LogEntry(form.signature, EMPTY))
-            elif isinstance(answer, LogEntry):
-                if self._check.matches(answer, (form.signature,)):
-                    self._machine.replay_close()
-            else:
-                self._hub.sleep()
+        with self._cut.taken():
+            while not self._progress.closed:
+                answer, turn = self._machine.ask(self._progress.begin, form.signature, form.site)
+                if answer is NextStep.EXECUTE:
+                    if self._is_a_cut(form, turn):
+                        self._machine.complete_close(turn[0], LogEntry(form.signature, EMPTY))
+                elif isinstance(answer, LogEntry):
+                    if self._check.matches(answer, (form.signature,)):
+                        self._machine.replay_close()
+                else:
+                    self._hub.sleep()
 
     def _is_a_cut(self, form: CollectiveSpec, turn: Turn) -> bool:
-        """Exchange the balances of messages; False: ask the core again."""
-        mine = self._cut.balance()
-        balances = self._plane.gather_digests(mine, form.signature, form.site, turn)
-        if balances is None:
+        """All ranks have come, and no message is open; False: ask the core again."""
+        signature, site = form.signature, form.site
+        openings = self._plane.gather_digests(self._cut.opening(), signature, site, turn)
+        if openings is None:
             return False
-        if not self._cut.is_level(balances):
-            self._cut.accuse("close()", form.signature, form.site, turn)
-            return False
-        return True
+        return self._cut.is_level("close()", openings, signature, site, turn)
 
     def serve_until_all_have_closed(self, site: str) -> None:
         """Serve lagging ranks what they miss (rule R8); the call's deadline holds on."""

@@ -1,15 +1,23 @@
 """CutCheck: at a checkpoint and at the close, all messages that were sent have been received (R21).
 
 Each rank brings the balance of its messages, 8 bytes.  Over all ranks they add up to 0, or a
-message is open: then a second exchange finds out whose, and one rank ends the job.
+message is open: then another exchange finds out whose, and one rank ends the job.
+
+A balance counts only while nothing changes it.  Threads beside the one that makes the call may send
+and receive until all ranks have come, since one of them may wait for such a message before it
+comes.  So where a process has such threads all ranks exchange balances a second time, behind that,
+and hold messages up until the call is over.
 """
 
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from ftcomm.config.plurals import counted
 from ftcomm.control.hub import Hub
 from ftcomm.control.thread import ControlThread
 from ftcomm.engine.locked_machine import LockedMachine
+from ftcomm.engine.message_port import MessagePort
 from ftcomm.errors import CollectiveMismatchError, JobLostError
 from ftcomm.execution.data_plane import DataPlane, Turn
 from ftcomm.execution.header_check import CallHeader
@@ -17,45 +25,91 @@ from ftcomm.protocol.frame_header import make_suffix
 from ftcomm.recovery.events import FatalFound
 from ftcomm.recovery.messages.names import MODULUS, TOTAL_BYTES, Total
 
-BALANCE_BYTES = 8
+_BALANCE_BYTES = 8
+OPENING_BYTES = _BALANCE_BYTES + 1  # a balance, and whether it may change
+_MAY_CHANGE, _STAYS = b"\x01", b"\x00"
 _NUMBER_BYTES = 8
 _ITEM_BYTES = _NUMBER_BYTES + TOTAL_BYTES
-_STAGE = 1  # behind the exchange of balances
+_HELD_STAGE, _TOTALS_STAGE = 1, 2  # behind the first exchange
+_OWN_THREADS = ("ftcomm-control", "ftcomm-engine")  # the library's, which send no messages
 
 
 class CutCheck:
     """The check of one communicator."""
 
     def __init__(
-        self, hub: Hub, control: ControlThread, plane: DataPlane, machine: LockedMachine
+        self,
+        hub: Hub,
+        control: ControlThread,
+        plane: DataPlane,
+        machine: LockedMachine,
+        messages: MessagePort,
     ) -> None:
         self._hub, self._control, self._plane, self._machine = hub, control, plane, machine
+        self._messages = messages
         self._core = hub.core
 
-    def balance(self) -> bytes:
-        """This rank's part of the exchange."""
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """A cut is taken inside; messages that were held up for it go on behind."""
+        try:
+            yield
+        finally:
+            self._messages.end_cut()
+
+    def opening(self) -> bytes:
+        """This rank's part of the first exchange."""
+        return self._balance() + (_MAY_CHANGE if _has_other_threads() else _STAYS)
+
+    def _balance(self) -> bytes:
         with self._hub.lock:
-            return self._core.messages.balance.to_bytes(BALANCE_BYTES, "little")
+            return self._core.messages.balance.to_bytes(_BALANCE_BYTES, "little")
 
-    @staticmethod
-    def is_level(balances: Iterable[bytes]) -> bool:
-        """All that was sent has been received."""
-        return sum(int.from_bytes(each, "little") for each in balances) % MODULUS == 0
+    def is_level(
+        self, what: str, openings: Sequence[bytes], signature: bytes, site: str, turn: Turn
+    ) -> bool:
+        """Tell whether no message is open.
 
-    def accuse(self, what: str, signature: bytes, site: str, turn: Turn) -> None:
+        Args:
+            what: the call, in the user's words.
+            openings: of all ranks; they have all come.
+            signature: of the call.
+            site: the user's line.
+            turn: of the call.
+
+        Returns:
+            False if the core must be asked again; where a message is open, the job is over then.
+        """
+        header = CallHeader(*turn, make_suffix(signature, site))
+        balances: Sequence[bytes] | None = [opening[:_BALANCE_BYTES] for opening in openings]
+        if any(opening[_BALANCE_BYTES:] == _MAY_CHANGE for opening in openings):
+            balances = self._held_balances(header)
+        if balances is None:
+            return False
+        if sum(int.from_bytes(each, "little") for each in balances) % MODULUS == 0:
+            return True
+        self._accuse(what, site, header)
+        return False
+
+    def _held_balances(self, header: CallHeader) -> list[bytes] | None:
+        """Hold messages up, and exchange the balances, which stay as they are."""
+        with self._hub.lock:
+            self._core.messages.hold.begin_cut()
+        return self._plane.gather_digests_at(_HELD_STAGE, self._balance(), header)
+
+    def _accuse(self, what: str, site: str, header: CallHeader) -> None:
         """Find the ranks between which a message is open, and end the job; all ranks call this."""
         size, rank = self._core.contact.world_size, self._core.view.rank
         with self._hub.lock:
             totals = [self._core.messages.totals(peer) for peer in range(size)]
         mine = b"".join(_packed(sent) + _packed(taken) for sent, taken in totals)
-        header = CallHeader(*turn, make_suffix(signature, site))
-        rows = self._plane.gather_digests_at(_STAGE, mine, header)
+        rows = self._plane.gather_digests_at(_TOTALS_STAGE, mine, header)
         if rows is None:
             return
         open_pair = _first_open([_unpacked(row) for row in rows])
-        if open_pair is not None and open_pair.source == rank:
+        if open_pair.source == rank:
             self._control.driver.act(self._found(open_pair, what, site))
-        view, epoch = self._core.view, turn[0]
+        view, epoch = self._core.view, header.epoch
         self._machine.wait_for(lambda: view.epoch != epoch or view.is_frozen)
 
     def _found(self, pair: "_OpenPair", what: str, site: str) -> FatalFound:
@@ -80,14 +134,20 @@ class _OpenPair:
         self.source, self.destination, self.sent, self.taken = source, destination, sent, taken
 
 
-def _first_open(rows: list[list[tuple[Total, Total]]]) -> _OpenPair | None:
+def _first_open(rows: list[list[tuple[Total, Total]]]) -> _OpenPair:
     """The first pair, in the order of ranks, whose totals differ; all ranks find the same one."""
     for source, row in enumerate(rows):
         for destination, (sent, _) in enumerate(row):
             taken = rows[destination][source][1]
             if sent != taken:
                 return _OpenPair(source, destination, sent.number, taken.number)
-    return None
+    raise AssertionError("balances that do not add up are of totals that differ")
+
+
+def _has_other_threads() -> bool:
+    """Tell whether anything in this process may send or receive while its caller does not."""
+    own = threading.current_thread()
+    return any(t is not own and t.name not in _OWN_THREADS for t in threading.enumerate())
 
 
 def _packed(total: Total) -> bytes:

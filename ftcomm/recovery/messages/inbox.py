@@ -4,6 +4,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from ftcomm.errors import ProtocolError
+from ftcomm.protocol.field_types import MAX_TAGS
 from ftcomm.recovery.messages.names import (
     MODULUS,
     START,
@@ -38,9 +40,14 @@ class Inbox:
         self._streams: dict[Stream, _Arrived] = {}
 
     def put(self, stream: Stream, number: int, digest: bytes, value: Any, nbytes: int) -> bool:
-        """Hold a message of `nbytes`; False if it is here, or is not the next of its stream."""
+        """Hold a message of `nbytes`; False if it is here, or is not the next of its stream.
+
+        Raises:
+            ProtocolError: its source has sent it of more tags than a rank may.
+        """
         found = self._streams.get(stream)
         if found is None:
+            self._check_tags(stream.source)
             found = self._streams[stream] = _Arrived()
         if number != found.arrived.number + 1:
             return False
@@ -48,6 +55,13 @@ class Inbox:
         found.waiting.append((found.arrived, value, nbytes))
         self._held[stream.source] = self.held(stream.source) + nbytes
         return True
+
+    def _check_tags(self, source: int) -> None:
+        """There is room for one more: a request for messages has a mark of each."""
+        if len(self._streams) < MAX_TAGS:
+            return
+        if sum(stream.source == source for stream in self._streams) >= MAX_TAGS:
+            raise ProtocolError(f"rank {source} sends messages of more than {MAX_TAGS} tags")
 
     def held(self, source: int) -> int:
         """Bytes of `source` that wait to be taken."""

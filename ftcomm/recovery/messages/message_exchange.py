@@ -13,7 +13,7 @@ A checkpoint is a cut: all that was sent has been taken.  Each rank adds up the 
 has sent and takes off those of what it has taken; over all ranks the sum must be 0.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, assert_never
 
 from ftcomm.protocol.field_types import MAX_TAGS
@@ -31,6 +31,7 @@ from ftcomm.recovery.events import (
     Wake,
 )
 from ftcomm.recovery.messages.inbox import Inbox
+from ftcomm.recovery.messages.message_hold import MessageHold
 from ftcomm.recovery.messages.names import MODULUS, Mark, Stream, Total
 from ftcomm.recovery.messages.sent_log import SentLog, SentMessage
 from ftcomm.recovery.states import Completion, WorkerState
@@ -43,6 +44,9 @@ class MessageExchange:
     """Messages of one worker. All methods are for the holder of the machine's lock.
 
     The user's thread sends and takes.  The control thread claims and reads the log for others.
+
+    Attributes:
+        hold: whether messages are held up.
     """
 
     def __init__(self, view: EpochView, contact: TrackerContact, progress: CallProgress) -> None:
@@ -54,10 +58,7 @@ class MessageExchange:
         self._waits_since: dict[int, float] = {}
         self._early: dict[int, tuple[int, Marks]] = {}  # claims of a version yet to come here
         self._released: list[Any] = []
-
-    @property
-    def _rank(self) -> int:
-        return self._view.rank
+        self.hold = MessageHold(view, progress)
 
     def _turn(self) -> None:
         """Begin the version that the position is in: what belongs to an older one is not needed."""
@@ -127,7 +128,7 @@ class MessageExchange:
     def has_room_for(self, destination: int, tag: bytes) -> bool:
         """False where a message would have one tag more than a rank may send to another."""
         self._turn()
-        return self._sent.has_room_for(Stream(self._rank, destination, tag), MAX_TAGS)
+        return self._sent.has_room_for(Stream(self._view.rank, destination, tag), MAX_TAGS)
 
     def send(
         self, destination: int, tag: bytes, digest: bytes, value: Any, site: str, nbytes: int = 0
@@ -139,7 +140,7 @@ class MessageExchange:
         """
         self._turn()
         self._sent.nbytes += nbytes
-        stream = Stream(self._rank, destination, tag)
+        stream = Stream(self._view.rank, destination, tag)
         is_same = self._sent.add(stream, digest, value, site)
         return None if is_same else self._differs(stream)
 
@@ -149,8 +150,8 @@ class MessageExchange:
         # digests are running: it may be an earlier one of these
         which = "the first message" if number == 1 else f"one of the first {number} messages"
         cause = (
-            f"rank {self._rank} sent other bytes to rank {stream.destination} at {site} than before"
-            f" its restart ({which} of this tag since checkpoint {self._version}):"
+            f"rank {self._view.rank} sent other bytes to rank {stream.destination} at {site} than"
+            f" before its restart ({which} of this tag since checkpoint {self._version}):"
             " make the script compute the same again"
         )
         return FatalFound("JobLostError", cause)
@@ -169,19 +170,19 @@ class MessageExchange:
         if version != self._version:
             return None
         for tag, mark in marks.items():
-            stream = Stream(self._rank, destination, tag)
+            stream = Stream(self._view.rank, destination, tag)
             if not self._sent.claim(stream, mark):
                 return self._differs(stream)
         return None
 
     def following(
-        self, destination: int, version: int, at: int, marks: Mapping[bytes, int]
-    ) -> Iterator[tuple[int, SentMessage]]:
+        self, destination: int, version: int, at: int, marks: Mapping[bytes, int], count: int
+    ) -> tuple[int, list[SentMessage]]:
         """See `SentLog.behind`; nothing where this rank is in another version than the receiver."""
         self._turn()
         if version != self._version:
-            return iter(())
-        return self._sent.behind(destination, at, marks)
+            return at, []
+        return self._sent.behind(destination, at, marks, count)
 
     def newest_behind(
         self, destination: int, version: int, at: int, marks: Mapping[bytes, int]
@@ -230,7 +231,7 @@ class MessageExchange:
         is_current = arrived.epoch == view.epoch and view.is_live
         if not is_current or arrived.version != self._version:
             return False
-        stream = Stream(arrived.source, self._rank, arrived.tag)
+        stream = Stream(arrived.source, self._view.rank, arrived.tag)
         content = arrived.number, arrived.digest, arrived.value, arrived.nbytes
         return self._inbox.put(stream, *content)
 
@@ -247,13 +248,13 @@ class MessageExchange:
     def comes_next(self, source: int, version: int, tag: bytes, number: int) -> bool:
         """True of the message behind those of its stream that have arrived."""
         self._turn()
-        arrived = self._inbox.arrived(Stream(source, self._rank, tag))
+        arrived = self._inbox.arrived(Stream(source, self._view.rank, tag))
         return version == self._version and number == arrived.number + 1
 
     def waiting(self, source: int, tag: bytes) -> Any | None:
         """The next message of a stream, which is left there; None where it has not come."""
         self._turn()
-        return self._inbox.first(Stream(source, self._rank, tag))
+        return self._inbox.first(Stream(source, self._view.rank, tag))
 
     def receive(self, source: int, tag: bytes, now: float) -> tuple[Completion | None, Any]:
         """The next message of a stream.
@@ -262,13 +263,13 @@ class MessageExchange:
             None and nothing where it has not come; else how it is completed, and its content.
         """
         self._turn()
-        stream = Stream(source, self._rank, tag)
+        stream = Stream(source, self._view.rank, tag)
         if not self._inbox.has(stream):
             return None, None
         state = self._view.state
         if state in (WorkerState.DETACHED, WorkerState.STOPPED, WorkerState.FAILED):
             return None, None
-        if now > self._contact.confirm_after:
+        if now > self._contact.confirm_after or self.hold.is_on:
             return Completion.CONFIRM_FIRST, None
         self._waits_since.pop(source, None)
         return Completion.DONE, self._inbox.take(stream)
@@ -281,7 +282,7 @@ class MessageExchange:
             if is_due and not member.present:
                 cause = (
                     f"rank {member.rank} (worker {member.worker_id}) has closed and is gone, and"
-                    f" with it its messages to rank {self._rank}"
+                    f" with it its messages to rank {self._view.rank}"
                 )
                 return FatalFound("JobLostError", cause)
         return None

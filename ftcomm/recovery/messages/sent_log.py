@@ -1,6 +1,6 @@
 """The sent log: this rank's messages of the present version, kept until it commits (rule R21)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ftcomm.recovery.messages.names import (
@@ -21,6 +21,7 @@ class SentMessage(NamedTuple):
     Attributes:
         stream: that it belongs to.
         number: within its stream and version, from 1.
+        running: digest of the stream up to here.
         digest: of its content.
         value: the content as the engine keeps it; opaque here, and never written any more.
         site: where the user sent it.
@@ -28,6 +29,7 @@ class SentMessage(NamedTuple):
 
     stream: Stream
     number: int
+    running: bytes
     digest: bytes
     value: Any
     site: str
@@ -47,7 +49,7 @@ class SentLog:
     def __init__(self) -> None:
         self.balance = self.nbytes = 0
         self._to: dict[int, list[SentMessage]] = {}
-        self._marks: dict[Stream, Mark] = {}
+        self._streams: dict[Stream, list[SentMessage]] = {}
         self._claims: dict[Stream, Mark] = {}  # of receivers that have come farther than the log
 
     def add(self, stream: Stream, digest: bytes, value: Any, site: str) -> bool:
@@ -57,9 +59,11 @@ class SentLog:
             False if its receiver has got other messages of this stream, up to this number, from an
             earlier process of this rank. It is kept all the same: the job is over.
         """
-        mark = self._marks[stream] = behind(self._marks.get(stream, START), digest)
+        sent = self._streams.setdefault(stream, [])
+        mark = behind(_end_of(sent), digest)
         self.balance = (self.balance + weight(stream, mark)) % MODULUS
-        message = SentMessage(stream, mark.number, digest, value, site)
+        message = SentMessage(stream, *mark, digest, value, site)
+        sent.append(message)
         self._to.setdefault(stream.destination, []).append(message)
         claim = self._claims.get(stream)
         if claim is None or claim.number != mark.number:
@@ -69,41 +73,40 @@ class SentLog:
 
     def has_room_for(self, stream: Stream, limit: int) -> bool:
         """False where `stream` would be one more than `limit` to its destination."""
-        if stream in self._marks or len(self._marks) < limit:
+        if stream in self._streams or len(self._streams) < limit:
             return True
-        return sum(other.destination == stream.destination for other in self._marks) < limit
+        return sum(other.destination == stream.destination for other in self._streams) < limit
 
     def claim(self, stream: Stream, mark: Mark) -> bool:
         """Take a receiver's word for how far it has come; False if that contradicts the log."""
-        known = self._mark_at(stream, mark.number)
-        if known is None:
+        sent = self._streams.get(stream, [])
+        if mark.number > len(sent):
             self._claims[stream] = mark
             return True
-        return known.running == mark.running
-
-    def _mark_at(self, stream: Stream, number: int) -> Mark | None:
-        """The mark behind that number; None if the log has not come so far."""
-        mark = START
-        for message in self._to.get(stream.destination, ()):
-            if mark.number == number:
-                break
-            if message.stream == stream:
-                mark = behind(mark, message.digest)
-        return mark if mark.number == number else None
+        known = sent[mark.number - 1].running if mark.number else START.running
+        return known == mark.running
 
     def behind(
-        self, destination: int, at: int, marks: Mapping[bytes, int]
-    ) -> Iterator[tuple[int, SentMessage]]:
-        """Messages that `destination` lacks, each with the index of the entry behind it.
+        self, destination: int, at: int, marks: Mapping[bytes, int], count: int
+    ) -> tuple[int, list[SentMessage]]:
+        """Messages that `destination` lacks, in the order of sending.
 
         Args:
             destination: the receiver.
             at: how many entries of its list it has been sent or does not need.
             marks: by tag, the number up to which it has the messages.
+            count: at most so many.
+
+        Returns:
+            how many entries that are now, and the messages.
         """
-        for index, message in enumerate(self._to.get(destination, ())[at:], at + 1):
+        messages, found = self._to.get(destination, ()), list[SentMessage]()
+        while at < len(messages) and len(found) < count:
+            message = messages[at]
+            at += 1
             if message.number > marks.get(message.stream.tag, 0):
-                yield index, message
+                found.append(message)
+        return at, found
 
     def newest_behind(
         self, destination: int, at: int, marks: Mapping[bytes, int]
@@ -117,7 +120,8 @@ class SentLog:
 
     def total(self, destination: int) -> Total:
         """All that was sent to `destination`."""
-        return total_of((s.tag, m) for s, m in self._marks.items() if s.destination == destination)
+        streams = self._streams.items()
+        return total_of((s.tag, _end_of(m)) for s, m in streams if s.destination == destination)
 
     def site_of(self, destination: int, index: int) -> str:
         """The line of one message to `destination`, or of the last one before."""
@@ -129,11 +133,16 @@ class SentLog:
         values = [message.value for messages in self._to.values() for message in messages]
         self.balance = self.nbytes = 0
         self._to.clear()
-        self._marks.clear()
+        self._streams.clear()
         self._claims.clear()
         return values
 
     def newest(self, stream: Stream) -> SentMessage | None:
         """The newest message of a stream; None if there is none."""
-        messages = reversed(self._to.get(stream.destination, []))
-        return next((message for message in messages if message.stream == stream), None)
+        sent = self._streams.get(stream)
+        return sent[-1] if sent else None
+
+
+def _end_of(sent: Sequence[SentMessage]) -> Mark:
+    """The mark behind the last of these messages of one stream."""
+    return Mark(sent[-1].number, sent[-1].running) if sent else START

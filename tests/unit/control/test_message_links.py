@@ -29,7 +29,7 @@ from ftcomm.control.messages.feed import JOINED_BYTES
 from ftcomm.control.messages.posted_receives import PostedReceive, PostedReceives
 from ftcomm.control.messages.serving import serve_messages
 from ftcomm.control.user_news import UserNews
-from ftcomm.memory.message_value import MessageValue, digest_of
+from ftcomm.memory.message_value import ENTRY_BYTES, MessageValue, digest_of
 from ftcomm.memory.pool import LoggedResult, Pool
 from ftcomm.protocol.codec import encode
 from ftcomm.protocol.link_messages import (
@@ -386,7 +386,7 @@ async def test_messages_are_taken_as_they_were_sent(source: Source) -> None:
     assert await receive_message(source.near) == MessageRequest(1, 0)
     sent = encode(FetchWait()) + item_of(1, value_of(1.0, 2.0)) + item_of(2, value_of(3.0))
     await send_all(source.near, sent)
-    await source.until(lambda: source.core.messages.held(1) == 24)
+    await source.until(lambda: source.core.messages.held(1) == 24 + 2 * ENTRY_BYTES)
     value: MessageValue = source.waiting()
     assert value.stored.flat.tolist() == [1.0, 2.0]
     assert (value.content, value.text) == (Content.ARRAY, "float64[2]")
@@ -404,18 +404,19 @@ async def test_a_source_is_not_read_far_ahead_of_its_user(
 ) -> None:
     """In steps of a message that is larger than what one read brings."""
     large = value_of(*range(20_000))
-    monkeypatch.setattr(asking, "READ_AHEAD_BYTES", large.stored.flat.nbytes)
+    counted = large.stored.flat.nbytes + ENTRY_BYTES
+    monkeypatch.setattr(asking, "READ_AHEAD_BYTES", counted)
     sent = b"".join(item_of(n, large) for n in (1, 2, 3))
     nursery.start_soon(send_all, source.near, sent)
     held = source.core.messages.held
     for _ in range(2):
-        await source.until(lambda: held(1) == large.stored.flat.nbytes)
+        await source.until(lambda: held(1) == counted)
         for _ in range(20):
             await trio.lowlevel.checkpoint()
-        assert held(1) == large.stored.flat.nbytes
+        assert held(1) == counted
         source.core.messages.receive(1, TAG, 0.0)
         source.driver.taken_news.tell()
-    await source.until(lambda: held(1) == large.stored.flat.nbytes)
+    await source.until(lambda: held(1) == counted)
 
 
 async def test_a_large_message_is_received_where_its_user_wants_it(

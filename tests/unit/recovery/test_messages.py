@@ -2,6 +2,9 @@
 
 from typing import Any
 
+import pytest
+
+from ftcomm.errors import ProtocolError
 from ftcomm.protocol.field_types import MAX_TAGS
 from ftcomm.protocol.messages import FatalReport, Report, Revoke
 from ftcomm.recovery.events import (
@@ -154,7 +157,7 @@ def test_a_source_that_has_closed_and_stays_away_ends_the_job() -> None:
 
 def following(core: WorkerMachine, at: int = 0, **marks: int) -> list[Any]:
     known = {tag.encode(): number for tag, number in marks.items()}
-    return [m.value for _, m in core.messages.following(1, 0, at, known)]
+    return [message.value for message in core.messages.following(1, 0, at, known, 9)[1]]
 
 
 def test_a_receiver_is_sent_what_it_lacks_in_the_order_of_sending() -> None:
@@ -168,10 +171,20 @@ def test_a_receiver_is_sent_what_it_lacks_in_the_order_of_sending() -> None:
     assert following(core, at=3) == []
 
 
+def test_a_receiver_is_given_a_few_at_a_time_and_what_it_has_is_looked_at_once() -> None:
+    core = loaded()
+    for content in "abcde":
+        send(core, content)
+    behind = core.messages.following
+    at, found = behind(1, 0, 0, {TAG: 1}, 2)
+    assert (at, [message.value for message in found]) == (3, ["b", "c"])
+    assert behind(1, 0, 0, {TAG: 5}, 2) == (5, [])
+
+
 def test_a_receiver_in_another_version_is_sent_nothing() -> None:
     core = loaded()
     send(core, "a")
-    assert list(core.messages.following(1, 1, 0, {})) == []
+    assert core.messages.following(1, 1, 0, {}, 9) == (0, [])
 
 
 def test_the_newest_message_is_given_alone_if_all_before_it_were() -> None:
@@ -225,6 +238,20 @@ def test_what_was_sent_before_its_receiver_asks_is_compared_at_once() -> None:
 # --- the cut ------------------------------------------------------------------------------------
 
 
+def test_claims_of_each_tag_are_compared_at_their_own_place() -> None:
+    def claimed(*marks: tuple[bytes, Mark]) -> list[str]:
+        core = loaded()
+        for content, tag in (("a", TAG), ("x", b"loss"), ("b", TAG), ("y", b"loss")):
+            send(core, content, tag=tag)
+        reports = said(core.handle(MessagesClaimed(1, 1, 0, marks), now=0.0))
+        return [report.error for report in reports]
+
+    assert claimed((TAG, mark_of("a")), (b"loss", mark_of("x", "y"))) == []
+    assert claimed((TAG, mark_of())) == []
+    assert claimed((b"loss", mark_of("a"))) == ["JobLostError"]
+    assert claimed((TAG, mark_of("a", "x"))) == ["JobLostError"]
+
+
 def test_the_balance_is_zero_over_all_ranks_where_all_was_taken() -> None:
     receiver, sender = loaded(), SentLog()
     for number, content in enumerate("abc", 1):
@@ -271,8 +298,43 @@ def test_a_version_that_commits_drops_its_messages() -> None:
     assert core.progress.complete_checkpoint(1, now=0.0)[0] is Completion.DONE
     assert core.messages.balance == 0
     assert received(core) is None
-    assert list(core.messages.following(1, 1, 0, {})) == []
+    assert core.messages.following(1, 1, 0, {}, 9) == (0, [])
     assert wanted(core) == [AskForMessages(1, 1, 1, ())]
+
+
+def test_nothing_moves_between_a_report_and_the_plan_that_may_commit() -> None:
+    core = loaded()
+    arrive(core, 1, "a")
+    core.progress.offer_checkpoint("one", b"d")
+    assert not core.messages.hold.is_on
+    hear(core, Revoke(2, "lost worker 1"))
+    assert core.messages.hold.is_on
+    assert core.messages.receive(1, TAG, 0.0)[0] is not Completion.DONE
+    hear(core, plan(2, at(0, 0)))
+    assert not core.messages.hold.is_on
+
+
+def test_a_rank_without_a_tentative_version_holds_nothing_up() -> None:
+    core = loaded()
+    hear(core, Revoke(2, "lost worker 1"))
+    assert not core.messages.hold.is_on
+
+
+def test_messages_are_held_while_a_cut_is_taken() -> None:
+    core = loaded()
+    arrive(core, 1, "a")
+    core.messages.hold.begin_cut()
+    assert core.messages.receive(1, TAG, 0.0) == (Completion.CONFIRM_FIRST, None)
+    core.messages.hold.end_cut()
+    assert received(core) == "a"
+
+
+def test_a_cut_that_others_have_completed_holds_messages_up_until_it_is_replayed() -> None:
+    core = loaded()
+    core.messages.hold.begin_cut()
+    hear(core, Revoke(2, "lost worker 1"))
+    hear(core, plan(2, frontier=at(0, 1)))
+    assert core.messages.hold.is_on
 
 
 # --- what the drivers need ----------------------------------------------------------------------
@@ -335,6 +397,18 @@ def test_one_rank_gets_no_more_tags_than_a_request_can_name() -> None:
     assert not core.messages.has_room_for(1, b"another")
     assert core.messages.has_room_for(1, b"0")
     assert core.messages.has_room_for(2, b"another")
+
+
+def test_a_source_may_not_send_more_tags_than_a_request_can_name() -> None:
+    core = loaded()
+    for number in range(MAX_TAGS):
+        arrive(core, 1, "a", tag=b"%d" % number)
+    arrive(core, 2, "b", tag=b"0")
+    arrive(core, 1, "a", source=2, tag=b"another")
+    with pytest.raises(ProtocolError, match=f"rank 1 sends messages of more than {MAX_TAGS} tags"):
+        arrive(core, 1, "a", tag=b"another")
+    [order] = wanted(core)
+    assert len(order.marks) == MAX_TAGS
 
 
 def test_totals_are_equal_where_all_that_was_sent_was_taken() -> None:

@@ -123,14 +123,14 @@ class MessageLink:
             return
         if self.process.core.progress.position.version > order.version:
             return  # a new version is asked for anew
-        following = core.messages.following(self._to, order.version, self._at, self._numbers)
-        found = next(following, None)
-        if found is None:
+        self._at, found = core.messages.following(
+            self._to, order.version, self._at, self._numbers, 1
+        )
+        if not found:
             self.world.after(LOOKS_S, self.far.deliver, self._serve)
             return
-        self._at, message = found
         self.far.point("serving")
-        self.world.after(self.world.transit(), self.process.deliver, self._arrive, message)
+        self.world.after(self.world.transit(), self.process.deliver, self._arrive, found[0])
 
     def _arrive(self, message: SentMessage) -> None:
         if not self._is_wanted:
