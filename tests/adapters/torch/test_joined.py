@@ -1,4 +1,4 @@
-"""Which communicator `DDP` and the adapters find: that of their thread, as long as it is open."""
+"""The communicator that `DDP` and the adapters find: that of their thread, while it is open."""
 
 import threading
 from collections.abc import Iterator
