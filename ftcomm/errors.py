@@ -108,7 +108,7 @@ class RankLostError(FtcommError):
     """A rank is gone and will not be replaced."""
 
     exit_code = 73
-    default_remedy = "read the named rank's output, repair it, start the job again"
+    default_remedy = "fix the cause shown in the named rank's output, then start the job again"
 
 
 class ScriptFailedError(FtcommError):

@@ -47,9 +47,7 @@ class Checkpoints:
             began = time.perf_counter()
             limit = session.limit_of(deadline, session.guard.asked_at())
             if engine.position.version == PRELUDE:
-                raise ValueError(
-                    "checkpoint() needs load_checkpoint() before it, to end the prelude"
-                )
+                raise ValueError("call load_checkpoint() before checkpoint(); it ends the prelude")
             if durable and not engine.has_store:
                 raise ConfigError(
                     "checkpoint(durable=True) needs a store, and this job has none",

@@ -102,8 +102,8 @@ def probe(
 ) -> MessageInfo:
     """Wait until a message is there, and return what it is; the next `recv` gets it.
 
-    It does not look and go on: what a look finds depends on the time, and a restarted script would
-    find something else.
+    There is no nonblocking probe: its answer would depend on timing, and a restarted script could
+    get another one.
 
     Args:
         source: as for `recv`.

@@ -140,8 +140,7 @@ class MessageCalls:
             guard.refuse()
         if not engine.position.past_load:
             raise ValueError(
-                f"{what} needs load_checkpoint() before it: what is before it may be skipped by a"
-                " rank that was restarted"
+                f"{what} must come after load_checkpoint(): a restarted rank may skip earlier calls"
             )
 
     def _peer(self, peer: Any, name: str) -> int:

@@ -88,7 +88,7 @@ class OpenCommunicators:
             ThreadError: the place is taken.
         """
         if job is not None and not _is_name(job):
-            raise ConfigError(f"job is {job!r}, must be a name of your own")
+            raise ConfigError(f"job must be a non-empty string, got {job!r}")
         owner = (job, None if job is None else threading.current_thread())
         place = self._take(owner)
         try:

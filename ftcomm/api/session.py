@@ -200,8 +200,8 @@ class Session:
         waiting = None if messages is None else messages.open_receive
         if waiting is not None:
             raise ValueError(
-                f"{what} while {waiting.what} of {waiting.site} waits for its message: wait for it"
-                " before"
+                f"{what} was called while {waiting.what} at {waiting.site} is pending; complete it"
+                " first"
             )
 
     def leave_block(self, error: BaseException | None) -> None:

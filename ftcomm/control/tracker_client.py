@@ -192,5 +192,6 @@ async def _write(
     except OSError:
         scope.cancel()  # the reader learns the cause, or its connection is as dead as ours
     except ValueError as error:  # our own message is out of bounds
-        driver.fail(ProtocolError(f"cannot tell the tracker: {error}", remedy="report this"))
+        said = f"a message to the tracker is out of bounds: {error}"
+        driver.fail(ProtocolError(said, remedy="please report this"))
         scope.cancel()

@@ -104,8 +104,8 @@ class MessagePort:
     def _check_tag(self, message: MessageToSend) -> None:
         if not self._messages.has_room_for(message.to, message.tag):
             raise ValueError(
-                f"rank {message.to} was sent messages of {MAX_TAGS} tags since the last checkpoint;"
-                " use fewer, or checkpoint in between"
+                f"rank {message.to} has been sent {MAX_TAGS} distinct tags since the last"
+                " checkpoint, the maximum; use fewer, or checkpoint in between"
             )
 
     def _too_much(self, message: MessageToSend) -> LogLimitError:

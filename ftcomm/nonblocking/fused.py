@@ -40,7 +40,7 @@ class BucketedCalls:
         """Combine each of `arrays` over all ranks; see `Communicator.bucketed`."""
         op = options.op
         if not isinstance(op, str) and needs_whole(op):
-            raise ValueError("op wants whole arrays, and buckets are cut otherwise; use allreduce")
+            raise ValueError("this op needs whole arrays; bucketed() cuts them, use allreduce()")
         most, limit = _checked_bytes(bucket_bytes), self._session.limit_of(options.deadline)
         parts = [as_elements(x) for x in arrays]
         _check_outs(out, parts)

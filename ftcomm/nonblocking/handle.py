@@ -189,7 +189,7 @@ class Handle(Generic[R]):
             ForkError: in a forked child.
         """
         if not callable(function):
-            raise TypeError(f"a {type(function).__name__} is no callback, a function is")
+            raise TypeError(f"callback must be callable, got {type(function).__name__}")
         run = functools.partial(function, self)
         self._line.call_back(self._call, Callback(self._call.what, run))
 

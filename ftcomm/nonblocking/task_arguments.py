@@ -30,7 +30,7 @@ def key(variable: Any) -> Hashable:
     if isinstance(variable, np.ndarray):
         return id(variable)
     name = type(variable).__name__
-    raise TypeError(f"a task uses arrays and what var() gives, and this is a {name}")
+    raise TypeError(f"read= and mutate= take arrays or variables from var(), not {name}")
 
 
 def listed(variables: Iterable[Any]) -> tuple[Any, ...]:

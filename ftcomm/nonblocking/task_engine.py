@@ -146,7 +146,7 @@ class TaskEngine:
             FtcommError: called by two threads at once, or after the end.
         """
         if not callable(function):
-            raise TypeError(f"a {type(function).__name__} cannot be pushed, a function can")
+            raise TypeError(f"push() needs a callable, got {type(function).__name__}")
         reads, mutates = listed(read), listed(mutate)
         self._check_thread()
         with self._queue.one_user_or_callback():

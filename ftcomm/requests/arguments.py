@@ -66,7 +66,10 @@ def _as_array(x: Any) -> Array:
     """Convert `x` with numpy, if the result represents all of it."""
     kind = type(x).__name__
     if x is None:
-        raise TypeError("the input is None; pass an array: its dtype and shape count on every rank")
+        raise TypeError(
+            "the input is None; pass an array: every rank needs one of the same dtype and shape, "
+            "where the call does not say otherwise"
+        )
     if isinstance(x, np.ma.MaskedArray):
         raise TypeError(
             "the input is a masked array, whose mask no collective carries; "

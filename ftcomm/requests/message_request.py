@@ -103,7 +103,7 @@ def other_rank(peer: Any, name: str, rank: int, world_size: int) -> int:
     if not 0 <= found < world_size:
         raise ValueError(f"{name}={found} is no rank of this job: they are 0 to {world_size - 1}")
     if found == rank:
-        raise ValueError(f"{name}={found} is this rank itself: a message goes to another one")
+        raise ValueError(f"{name}={found} is this rank; a rank cannot message itself")
     return found
 
 

@@ -1,10 +1,13 @@
-"""The communicator of this process, for what is not given one."""
+"""The communicator of this thread, for what is not given one."""
 
+import threading
 from typing import Any
 
 import ftcomm
 
-_joined: list[ftcomm.Communicator] = []  # of one, the newest
+# With ``init(job=...)`` each thread of a process has its own.  Single operations on a dictionary
+# need no lock.
+_by_thread: dict[threading.Thread, ftcomm.Communicator] = {}
 
 
 def init(*arguments: Any, **options: Any) -> ftcomm.Communicator:
@@ -13,25 +16,43 @@ def init(*arguments: Any, **options: Any) -> ftcomm.Communicator:
 
 
 def use(comm: ftcomm.Communicator) -> ftcomm.Communicator:
-    """Have `DDP` and ``init_process_group("ftcomm")`` use `comm`, and return it."""
-    _joined[:] = [comm]
+    """Have `DDP` and ``init_process_group("ftcomm")`` use `comm`, and return it.
+
+    This is for the calling thread, and for threads without a communicator of their own as long as
+    the process has no other open one.
+    """
+    for thread, other in _by_thread.copy().items():
+        if other.is_over:
+            _by_thread.pop(thread, None)
+    _by_thread[threading.current_thread()] = comm
     return comm
 
 
 def is_joined() -> bool:
     """Tell whether `joined` has a communicator."""
-    return bool(_joined)
+    return _found() is not None
 
 
 def joined() -> ftcomm.Communicator:
-    """The communicator of `init` or `use`.
+    """The open communicator of `init` or `use`, of this thread or else the only one.
 
     Raises:
         ConfigError: there is none.
     """
-    if not _joined:
+    comm = _found()
+    if comm is None:
         raise ftcomm.ConfigError(
-            "this process has no communicator for torch",
+            "this thread has no open communicator for torch",
             remedy="call ftcomm.torch.init() first, or ftcomm.torch.use() with one that is open",
         )
-    return _joined[0]
+    return comm
+
+
+def _found() -> ftcomm.Communicator | None:
+    # One that a forked child inherited counts: its calls say what is wrong.
+    open_ones = {thread: c for thread, c in _by_thread.copy().items() if not c.is_over}
+    own = open_ones.get(threading.current_thread())
+    if own is not None:
+        return own
+    others = set(open_ones.values())
+    return others.pop() if len(others) == 1 else None

@@ -9,6 +9,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.conformance.bench import Bench
@@ -24,7 +25,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="one document instead of a table")
     given = parser.parse_args()
     wanted = tuple(part for part in given.only.split(",") if part)
-    chosen = [s for s in SCENARIOS if not wanted or _named(s, wanted)]
+    chosen = [s for s in SCENARIOS if not wanted or is_named(s, wanted)]
     folder = Path(tempfile.mkdtemp(prefix="ftcomm-soak-"))
     rows, failure = _soak(chosen, given.times, folder, quiet=given.json)
     if given.json:
@@ -42,7 +43,8 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def _named(scenario: Scenario, wanted: tuple[str, ...]) -> bool:
+def is_named(scenario: Scenario, wanted: Sequence[str]) -> bool:
+    """Tell whether one of `wanted` is the scenario's id, or the beginning of it before a hyphen."""
     return any(scenario.id == name or scenario.id.startswith(f"{name}-") for name in wanted)
 
 

@@ -78,18 +78,18 @@ def run(comm, other):
             NOT_RECEIVED,
             ftcomm.CollectiveMismatchError,
             (
-                "rank 0 has sent 2 messages to rank 1 since the last checkpoint, which has"
-                " received 1 when checkpoint() is called at job.py:14; the next one was sent at"
-                " job.py:11: receive it before"
+                "at checkpoint() (job.py:14) rank 1 has received 1 of the 2 messages from rank 0"
+                " since the last checkpoint; the first missing one was sent at job.py:11: receive"
+                " it before"
             ),
         ),
         (
             NOT_RECEIVED_AT_CLOSE,
             ftcomm.CollectiveMismatchError,
             (
-                "rank 1 has sent 1 message to rank 0 since the last checkpoint, which has"
-                " received 0 when close() is called at job.py:4; the next one was sent at job.py:10"
-                ": receive it before"
+                "at close() (job.py:4) rank 0 has received 0 of the 1 message from rank 1 since"
+                " the last checkpoint; the first missing one was sent at job.py:10: receive it"
+                " before"
             ),
         ),
         (
@@ -424,8 +424,8 @@ def test_local_mistakes_are_named_and_take_no_message(tmp_path: Path) -> None:
     status, out = run(REFUSED, tmp_path)
     assert status == 0, out
     for said in (
-        "ValueError: rank 1 was sent messages of 1024 tags since the last checkpoint; use fewer",
-        "ValueError: to=0 is this rank itself: a message goes to another one",
+        "ValueError: rank 1 has been sent 1024 distinct tags since the last checkpoint, the",
+        "ValueError: to=0 is this rank; a rank cannot message itself",
         "ValueError: to=2 is no rank of this job: they are 0 to 1",
         "ValueError: rank 0 sent float64[5], and out= or like= is float64[3]",
         "ValueError: rank 0 sent float64[5], and out= or like= is float32[5]",
@@ -482,7 +482,7 @@ def test_handles_are_done_as_their_messages_come(tmp_path: Path) -> None:
     assert status == 0, out
     assert out.count("all well 7 7") == 2, out
     assert "recv_object(source=0, tag='answer') is still pending after 0 s" in out
-    waits = "checkpoint() while recv(source=1, tag=0) of job.py:32 waits for its message"
+    waits = "checkpoint() was called while recv(source=1, tag=0) at job.py:32 is pending"
     assert waits in out, out
 
 
@@ -584,10 +584,10 @@ def test_messages_of_committed_versions_leave_nothing(tmp_path: Path) -> None:
 
 def test_a_group_of_one_has_nobody_to_send_to() -> None:
     with ftcomm.init("none") as comm:
-        with pytest.raises(ValueError, match=r"send\(\) needs load_checkpoint\(\) before it"):
+        with pytest.raises(ValueError, match=r"send\(\) must come after load_checkpoint\(\)"):
             comm.send(np.zeros(1), 0)
         comm.load_checkpoint()
-        with pytest.raises(ValueError, match="to=0 is this rank itself"):
+        with pytest.raises(ValueError, match="to=0 is this rank; a rank cannot message itself"):
             comm.send(np.zeros(1), 0)
         with pytest.raises(ValueError, match="source=1 is no rank of this job: they are 0 to 0"):
             comm.irecv(1)

@@ -1,14 +1,42 @@
 """Mutants: each still applies, quick ones are noticed; `make mutants` plants them all."""
 
+import click
 import pytest
 
+from ftcomm_chaos.commands.explore import explore
 from ftcomm_chaos.mutants.mutant import ROOT, Edit, Mutant, all_mutants, misplaced
 from ftcomm_chaos.mutants.run import check, check_all, judge
 from ftcomm_chaos.mutants.suites import FOUND, TOO_LONG, name_of
+from tests.conformance.scenarios import SCENARIOS
+from tests.conformance.soak import is_named
 from tests.helpers.background import run_beside
 
 DEFECTS = all_mutants()
 QUICK = [mutant.name for mutant in DEFECTS if mutant.quick]
+
+
+def missing(layer: str) -> str:
+    """The part of `layer` that names no test, seed, script or scenario; empty if all do."""
+    kind, *rest = layer.split()
+    if kind == "sim":
+        return next((seed for seed in rest if not seed.isdigit()), "")
+    if kind == "explorer":
+        try:
+            explore.make_context(kind, rest)
+        except click.UsageError as error:
+            return error.format_message()
+        return ""
+    if kind == "conformance":
+        known = len(rest) == 1 and any(is_named(each, rest) for each in SCENARIOS)
+        return "" if known else layer
+    return next((address for address in layer.split() if not _is_test(address)), "")
+
+
+def _is_test(address: str) -> bool:
+    file, _, test = address.partition("::")
+    if not file.startswith("tests/") or not (ROOT / file).exists():
+        return False
+    return not test or f"def {test}(" in (ROOT / file).read_text()
 
 
 def test_there_are_enough_of_them_in_every_layer() -> None:
@@ -33,10 +61,24 @@ def test_the_mutant_still_applies(mutant: Mutant) -> None:
 
 @pytest.mark.parametrize("mutant", DEFECTS, ids=lambda mutant: mutant.name)
 def test_the_tests_that_must_notice_it_exist(mutant: Mutant) -> None:
-    for address in mutant.layer.split():
-        file, _, test = address.partition("::")
-        if file.startswith("tests/"):
-            assert f"def {test}(" in (ROOT / file).read_text() or not test, address
+    assert missing(mutant.layer) == ""
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        "test/unit/test_errors.py",
+        "tests/unit/test_errors.py::test_nothing",
+        "tests/unit/test_errors.py unit",
+        "sim seven",
+        "explorer XY 2 1",
+        "explorer LS 9 1",
+        "conformance F999",
+        "conformance",
+    ],
+)
+def test_a_layer_that_does_not_exist_is_noticed(layer: str) -> None:
+    assert missing(layer) != ""
 
 
 @pytest.mark.heavy

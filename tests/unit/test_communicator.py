@@ -201,7 +201,7 @@ def test_positions_count_calls_and_versions_count_checkpoints(comm: ftcomm.Commu
 
 
 def test_the_prelude_ends_once_and_before_any_checkpoint(comm: ftcomm.Communicator) -> None:
-    with pytest.raises(ValueError, match="needs load_checkpoint"):
+    with pytest.raises(ValueError, match=r"^call load_checkpoint\(\) before checkpoint\(\)"):
         comm.checkpoint(None)
     comm.load_checkpoint()
     with pytest.raises(ValueError, match="call it once"):
@@ -255,7 +255,7 @@ def test_of_a_named_job_each_thread_has_one(comm: ftcomm.Communicator) -> None:
 
 @pytest.mark.parametrize("job", ["", 3])
 def test_a_job_is_named_by_a_text(job: Any) -> None:
-    with pytest.raises(ConfigError, match=f"job is {job!r}, must be a name"):
+    with pytest.raises(ConfigError, match=f"job must be a non-empty string, got {job!r}"):
         ftcomm.init("none", job=job)
 
 

@@ -43,7 +43,7 @@ def may_have_shared_window(hub: Hub) -> bool:
 
 
 def locate_shared_window(driver: Driver, epoch: int) -> None:
-    """Have the group come to shared window, on the control thread; it appears in the hub."""
+    """Open or join the shared window on the control thread; it appears in the hub."""
     driver.nursery.start_soon(_locate, driver, epoch)
 
 

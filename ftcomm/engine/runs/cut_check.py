@@ -115,15 +115,18 @@ class CutCheck:
     def _found(self, pair: "_OpenPair", what: str, site: str) -> FatalFound:
         with self._hub.lock:
             sent_at = self._core.messages.site_of(pair.destination, pair.taken)
-        text = (
-            f"rank {pair.source} has sent {counted(pair.sent, 'message')} to rank"
-            f" {pair.destination} since the last checkpoint, which has received {pair.taken} when"
-            f" {what} is called at {site}"
-        )
+        start = f"at {what} ({site}) rank {pair.destination} has received "
+        source = f"from rank {pair.source} since the last checkpoint"
         if pair.sent > pair.taken:
-            text += f"; the next one was sent at {sent_at}: receive it before"
+            text = (
+                f"{start}{pair.taken} of the {counted(pair.sent, 'message')} {source};"
+                f" the first missing one was sent at {sent_at}: receive it before"
+            )
             return FatalFound(CollectiveMismatchError.__name__, text)
-        text += ": after its restart it has sent others than before"
+        text = (
+            f"{start}{counted(pair.taken, 'message')} {source}, and rank {pair.source} has sent"
+            f" {pair.sent}: after its restart it has sent others than before"
+        )
         return FatalFound(JobLostError.__name__, text)
 
 

@@ -102,20 +102,29 @@ class FtcommGroup(dist.ProcessGroup):
 
     def allgather(self, outs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> HandleWork:
         """Put the input of each rank into a tensor of its own."""
-        check_ddp()  # whose constructor compares shapes by this call
-        rows = rows_for(outs[0])
-        handle = self._comm.iallgather(flat(inputs[0]), out=rows)
-        return HandleWork([handle], outs, lambda: spread(rows, outs[0]))
+        return self._all_gathered(outs[:1], inputs[:1], outs)
 
     def allgather_coalesced(
         self, outs: Sequence[Tensors], inputs: Tensors, opts: Any = None
     ) -> HandleWork:
         """The same of several inputs; `outs` has a list for each rank."""
-        works = [
-            self.allgather([[row[number] for row in outs]], [x], opts)
-            for number, x in enumerate(inputs)
+        return self._all_gathered(list(zip(*outs, strict=True)), inputs, outs)
+
+    def _all_gathered(
+        self, places: Sequence[Tensors], inputs: Tensors, outs: Sequence[Tensors]
+    ) -> HandleWork:
+        """The work of a call for each input, whose parts go to the tensors of its `places`."""
+        check_ddp()  # whose constructor compares shapes by this call
+        rows = [rows_for(tensors) for tensors in places]
+        handles = [
+            self._comm.iallgather(flat(x), out=each) for x, each in zip(inputs, rows, strict=True)
         ]
-        return HandleWork([], outs, lambda: [work.wait() for work in works])
+
+        def finish() -> None:
+            for each, tensors in zip(rows, places, strict=True):
+                spread(each, tensors)
+
+        return HandleWork(handles, outs, finish)
 
     def gather(self, outs: Sequence[Tensors], inputs: Tensors, opts: Any) -> HandleWork:
         """Put the input of each rank into a tensor of its own, on the root."""

@@ -1,6 +1,7 @@
 """Works: what a collective of torch.distributed returns, made of the handles of ftcomm's calls."""
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -33,10 +34,17 @@ class HandleWork(dist.Work):
         self._future: Any = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait for the calls; their errors are raised as they are."""
-        seconds = timeout.total_seconds() if timeout else None
+        """Wait for the calls; their errors are raised as they are.
+
+        Args:
+            timeout: for all calls together; None and 0 are no limit, as in torch.
+
+        Raises:
+            TimeoutError: the calls are not done in that time.
+        """
+        end = time.monotonic() + timeout.total_seconds() if timeout else None
         for handle in self._handles:
-            handle.wait(seconds or None)
+            handle.wait(None if end is None else max(0.0, end - time.monotonic()))
         self._finish_once()
         return True
 

@@ -2,7 +2,10 @@
 
 import subprocess
 import sys
+import threading
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -71,6 +74,49 @@ def test_a_work_is_finished_once() -> None:
         work.synchronize()
         assert work.result() == ["tensors"]
         assert (work.is_success(), finished) == (True, [1])
+
+
+def test_a_coalesced_allgather_is_done_when_its_calls_are() -> None:
+    """Its future does not block whoever asks for it."""
+    go = threading.Event()
+    with ftcomm.init("none") as comm:
+        before = comm.iallreduce(lambda: float(go.wait()))
+        inputs, outs = [torch.ones(2), torch.full((3,), 2.0)], [[torch.zeros(2), torch.zeros(3)]]
+        work = FtcommGroup(comm).allgather_coalesced(outs, inputs)
+        future = work.get_future()
+        assert (work.is_completed(), future.done()) == (False, False)
+        go.set()
+        assert future.wait() is outs
+        assert [out.tolist() for out in outs[0]] == [[1, 1], [2, 2, 2]]
+        assert (work.is_success(), before.wait()) == (True, 1)
+
+
+def test_a_coalesced_allgather_has_the_errors_of_its_calls() -> None:
+    def failing() -> object:
+        raise ValueError("an error of the user")
+
+    with ftcomm.init("none") as comm:
+        comm.iallreduce(failing)
+        work = FtcommGroup(comm).allgather_coalesced([[torch.zeros(2)]], [torch.ones(2)])
+        assert "an error of the user" in str(work.exception())
+
+
+def test_the_timeout_of_a_work_is_for_all_its_calls_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, limits = [100.0], []
+
+    def wait(limit: float | None) -> None:
+        limits.append(limit)
+        now[0] += 4.0
+
+    monkeypatch.setattr(
+        "ftcomm.torch.distributed.work.time", SimpleNamespace(monotonic=lambda: now[0])
+    )
+    handles: Any = [SimpleNamespace(wait=wait)] * 3
+    HandleWork(handles, []).wait(timedelta(seconds=6))
+    HandleWork(handles, []).wait(timedelta(0))
+    assert limits == [6.0, 2.0, 0.0, None, None, None]
 
 
 def test_a_group_of_some_ranks_or_of_other_ranks_is_refused() -> None:

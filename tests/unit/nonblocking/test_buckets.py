@@ -89,6 +89,12 @@ def test_out_may_be_the_arrays_and_is_returned(comm: ftcomm.Communicator) -> Non
     assert [x.tolist() for x in xs] == [x.tolist() for x in before]
 
 
+def test_an_op_of_whole_arrays_is_refused(comm: ftcomm.Communicator) -> None:
+    op = ftcomm.reduction(np.matmul, elementwise=False, commutative=False)
+    with pytest.raises(ValueError, match=r"needs whole arrays; .* use allreduce\(\)$"):
+        comm.bucketed([np.eye(2)], op)
+
+
 @pytest.mark.parametrize(
     ("arguments", "options", "error"),
     [

@@ -67,7 +67,7 @@ def test_other_tags_are_refused(tag: Any, error: type[Exception], said: str) -> 
 @pytest.mark.parametrize(
     ("peer", "error", "said"),
     [
-        (0, ValueError, "to=0 is this rank itself: a message goes to another one"),
+        (0, ValueError, "to=0 is this rank; a rank cannot message itself"),
         (3, ValueError, "to=3 is no rank of this job: they are 0 to 2"),
         (-1, ValueError, "to=-1 is no rank of this job: they are 0 to 2"),
         ("1", TypeError, "to must be a rank, not str"),

@@ -74,6 +74,10 @@ class Calls:
         parts = [torch.empty(count) for _ in range(self.size)]
         dist.all_gather(parts, x)
         same(torch.stack(parts), expected)
+        pairs = [[torch.empty(count), torch.empty(2)] for _ in range(self.size)]
+        dist.all_gather_coalesced(pairs, [x, self.x(2)])
+        same(torch.stack([pair[0] for pair in pairs]), expected)
+        same(torch.stack([pair[1] for pair in pairs]), self.of_all(2))
         parts = [torch.empty(count) for _ in range(self.size)]
         dist.gather(x, parts if self.rank == 1 else None, dst=1)
         if self.rank == 1:

@@ -1,0 +1,48 @@
+"""Errors that the check of a cut names, of two ranks whose messages do not match."""
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ftcomm.engine.runs.cut_check import CutCheck, _OpenPair
+from ftcomm.errors import CollectiveMismatchError, JobLostError
+from ftcomm.recovery.events import FatalFound
+
+RECEIVED = "at close() (job.py:9) rank 1 has received "
+OTHERS = "after its restart it has sent others than before"
+
+
+@pytest.mark.parametrize(
+    ("sent", "taken", "found"),
+    [
+        (
+            3,
+            2,
+            FatalFound(
+                CollectiveMismatchError.__name__,
+                f"{RECEIVED}2 of the 3 messages from rank 0 since the last checkpoint; the first"
+                " missing one was sent at job.py:2: receive it before",
+            ),
+        ),
+        (
+            1,
+            2,
+            FatalFound(
+                JobLostError.__name__,
+                f"{RECEIVED}2 messages from rank 0 since the last checkpoint, and rank 0 has sent"
+                f" 1: {OTHERS}",
+            ),
+        ),
+    ],
+    ids=["not-received", "sent-anew"],
+)
+def test_an_open_pair_names_both_ranks_and_the_lines(
+    sent: int, taken: int, found: FatalFound
+) -> None:
+    messages = SimpleNamespace(site_of=lambda _destination, index: f"job.py:{index}")
+    hub: Any = SimpleNamespace(lock=threading.Lock(), core=SimpleNamespace(messages=messages))
+    unused: Any = None
+    check = CutCheck(hub, unused, unused, unused)
+    assert check._found(_OpenPair(0, 1, sent, taken), "close()", "job.py:9") == found
