@@ -53,10 +53,14 @@ class Recovered:
     replays: int = 0
     corrupted: int = 0
     links: dict[int, str] = field(default_factory=dict)
+    _lock: threading.Lock = field(
+        default_factory=threading.Lock, init=False, repr=False, compare=False
+    )
 
     def note_corrupted(self) -> None:
-        """A record's checksum did not match."""
-        self.corrupted += 1
+        """A record's checksum did not match; for any thread."""
+        with self._lock:
+            self.corrupted += 1
 
 
 def _no_limit() -> None:
