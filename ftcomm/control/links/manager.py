@@ -114,7 +114,14 @@ class Listener:
                 self._driver.nursery.start_soon(self._welcome, conn)
 
     async def _welcome(self, conn: trio.socket.SocketType) -> None:
-        """One connection: authenticate within the deadline, then hand it on."""
+        """One connection, which what fails here ends alone; its other end sees that it is gone."""
+        try:
+            await self._serve_one(conn)
+        except Exception:  # no memory to serve it, for example: this rank need not be lost by that
+            self._driver.hub.log.exception("a connection of another worker failed and is dropped")
+
+    async def _serve_one(self, conn: trio.socket.SocketType) -> None:
+        """Authenticate within the deadline, then hand it on."""
         self._counter += 1
         key = self._counter
         while len(self._pending) >= MAX_UNAUTHENTICATED:
