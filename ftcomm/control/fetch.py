@@ -214,7 +214,7 @@ async def _fetch_from(driver: Driver, order: StartFetch) -> None:
     failure = ""
     try:
         sock = await open_peer(driver, order.epoch, order.source, "fetch")
-        with sock:
+        with sock, driver.hub.kept_from_children(sock):
             request = FetchRequest(
                 epoch=order.epoch,
                 load=order.load,

@@ -192,7 +192,7 @@ class Hub:
 
     @contextlib.contextmanager
     def kept_from_children(self, sock: trio.socket.SocketType) -> Iterator[None]:
-        """While inside, a forked child closes its copy of `sock`."""
+        """While inside, a forked child closes its copy of `sock`; not to be nested for one."""
         self.control_sockets.add(sock)
         try:
             yield

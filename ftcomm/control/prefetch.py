@@ -114,7 +114,7 @@ async def prefetch(driver: Driver, start: StartPrefetch) -> None:
 
 async def _fetched(driver: Driver, start: StartPrefetch) -> PrefetchEnded:
     hub, order = driver.hub, start.order
-    with await _dialled(driver, order) as sock:
+    with await _dialled(driver, order) as sock, hub.kept_from_children(sock):
         patient = IdleTimeoutStream(sock, hub.settings.detect_within)
         stream = checked_by_default(hub, patient)
         job_id = hub.core.contact.job_id

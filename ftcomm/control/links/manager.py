@@ -126,7 +126,7 @@ class Listener:
         key = self._counter
         while len(self._pending) >= MAX_UNAUTHENTICATED:
             self._pending.pop(next(iter(self._pending))).cancel()
-        with conn:
+        with conn, self._driver.hub.kept_from_children(conn):
             send_at_once(conn)
             role, context = "", None
             with trio.move_on_after(HANDSHAKE_DEADLINE_S) as scope:

@@ -10,10 +10,12 @@ import trio
 
 from ftcomm.config.environment import WorkerOptions
 from ftcomm.control.hub import Hub
+from ftcomm.control.links import dial
 from ftcomm.control.links.manager import Listener
 from ftcomm.protocol.handshake import DataContext
 from ftcomm.recovery.machine import WorkerMachine
 from ftcomm.recovery.states import Identity, MachineLimits
+from tests.unit.recovery.worker_scenario import a_member
 
 pytestmark = pytest.mark.trio
 CONTEXT = DataContext("job", 1, 1, 0, 1)
@@ -60,3 +62,36 @@ async def test_a_connection_that_cannot_be_served_is_dropped_alone(
     assert line.getMessage() == "a connection of another worker failed and is dropped"
     assert line.exc_info is not None
     assert isinstance(line.exc_info[1], MemoryError)
+
+
+async def test_a_forked_child_keeps_no_connection_that_is_being_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The other end would wait for this process after its death, as long as the child runs."""
+    kept: list[bool] = []
+
+    async def serve(driver: Any, conn: Any, _: DataContext) -> None:
+        kept.append(conn in driver.hub.control_sockets)
+
+    async with a_listener(monkeypatch, serve) as listener:
+        near, far = trio.socket.socketpair()
+        with far:
+            await listener._welcome(near)
+        assert (kept, listener._driver.hub.control_sockets) == ([True], set())
+
+
+async def test_a_forked_child_keeps_no_connection_whose_token_is_being_proven(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept: list[bool] = []
+
+    async def handshake(sock: Any, *_: object) -> None:
+        kept.append(sock in hub.control_sockets)
+
+    monkeypatch.setattr(dial, "client_handshake", handshake)
+    near, far = trio.socket.socketpair()
+    with near, far, contextlib.closing(a_hub()) as hub:
+        hub.core = a_member()
+        driver: Any = SimpleNamespace(hub=hub)
+        assert await dial.proven(driver, near, 1, 1, "data") is near
+        assert (kept, hub.control_sockets) == ([True], set())
