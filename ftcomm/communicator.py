@@ -274,7 +274,8 @@ class Communicator:
         """Source of the state of `load_checkpoint`; None before that call.
 
         ``default``: a fresh start, with rank 0's default.  ``memory``: a checkpoint that members of
-        the job kept in their memory.
+        the job held.  After a loss of all members, some of them have read it from the store before:
+        that is ``memory`` too, since the others do not know it.
         """
         return self._checkpoints.restored_from
 

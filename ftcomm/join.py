@@ -1,6 +1,7 @@
 """Joining a job: `init`, which gives a process its communicator."""
 
 import atexit
+import contextlib
 import os
 import platform
 import secrets
@@ -121,8 +122,37 @@ def _join(options: WorkerOptions, place: Place) -> Communicator:
     worker_id = options.worker_id or _made_up_id()
     COMMUNICATORS.claim(place, worker_id, options.routes)
     forget_joined = note_joined(worker_id, options.routes)
+    with contextlib.ExitStack() as unless_joined:
+        unless_joined.callback(forget_joined)
+        limits = MachineLimits(tracker_timeout=options.tracker_timeout)
+        core = WorkerMachine(_identity(options, worker_id), limits, now=time.monotonic())
+        hub = Hub(core, options, token)
+        unless_joined.callback(hub.close)
+        _observe(hub, options)
+        control = ControlThread(hub)
+        unless_joined.callback(control.stop)
+        control.start()
+        recorder = hub.recorder
+        engine = (
+            DistributedEngine(hub, control)
+            if recorder is None
+            else RecordingEngine(hub, control, recorder)
+        )
+        try:
+            engine.wait_until_member()
+        except JobFinishedError as error:
+            if options.spare:  # it was never needed: that is no error
+                raise SystemExit(error.exit_code) from None
+            raise
+        communicator = Communicator(engine, worker_id, forget_joined)
+        unless_joined.pop_all()
+    return communicator
+
+
+def _identity(options: WorkerOptions, worker_id: str) -> Identity:
+    """Identity of this process, whose address is not known before its listener is bound."""
     me = this_process()
-    identity = Identity(
+    return Identity(
         worker_id=worker_id,
         nonce=secrets.token_bytes(NONCE_BYTES),
         host=options.host or platform.node()[:64] or "localhost",
@@ -137,8 +167,14 @@ def _join(options: WorkerOptions, place: Place) -> Communicator:
         zone=options.zone,
         spare=options.spare,
     )
-    limits = MachineLimits(tracker_timeout=options.tracker_timeout)
-    hub = Hub(WorkerMachine(identity, limits, now=time.monotonic()), options, token)
+
+
+def _observe(hub: Hub, options: WorkerOptions) -> None:
+    """Plan the faults and record the history that the options name.
+
+    Raises:
+        ConfigError: a plan is malformed, or the history cannot be written.
+    """
     if options.faults is not None:
         hub.faults = FaultInjector(
             options.faults,
@@ -148,27 +184,6 @@ def _join(options: WorkerOptions, place: Place) -> Communicator:
         )
     if options.history is not None:
         hub.recorder = Recorder(options.history, hub.log)
-    control = ControlThread(hub)
-    control.start()
-    recorder = hub.recorder
-    engine = (
-        DistributedEngine(hub, control)
-        if recorder is None
-        else RecordingEngine(hub, control, recorder)
-    )
-    try:
-        engine.wait_until_member()
-    except JobFinishedError as error:
-        forget_joined()
-        engine.stop()
-        if options.spare:  # it was never needed: that is no error
-            raise SystemExit(error.exit_code) from None
-        raise
-    except BaseException:
-        forget_joined()
-        engine.stop()
-        raise
-    return Communicator(engine, worker_id, forget_joined)
 
 
 def _made_up_id() -> str:

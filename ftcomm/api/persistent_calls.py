@@ -237,7 +237,7 @@ class PersistentCalls:
         copy: bool,
         function: object = None,
     ) -> Result | None:
-        """The result of a call like one before; None if there was none or it goes the long way."""
+        """The result of a call like one before; None if the slow path must make it."""
         if type(x) is not np.ndarray or not x.flags.c_contiguous:
             return None
         code, at = spot

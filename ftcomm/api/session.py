@@ -1,5 +1,6 @@
 """Session: a worker's part in the job, from its rank to its leaving, and the course of one call."""
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -37,21 +38,26 @@ class BackgroundCalls(Protocol):
 
 
 class CallStats:
-    """Counts calls by kind; written in every call, so it does as little as possible."""
+    """Counts calls by kind; written in every call, so it does as little as possible.
+
+    Any thread may send and receive.  A collective is counted by who owns its turn alone.
+    """
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         # by the kind's number: the hash of an enumeration's member costs more than all the rest
         self._rows: list[list[float]] = [[0, 0, 0.0] for _ in range(max(Kind) + 1)]
 
     def add(self, kind: Kind, nbytes: int, seconds: float) -> None:
         """Count one call that returned."""
         row = self._rows[kind]
-        row[0] += 1
-        row[1] += nbytes
-        row[2] += seconds
+        with self._lock:
+            row[0] += 1
+            row[1] += nbytes
+            row[2] += seconds
 
     def row(self, kind: Kind) -> list[float]:
-        """Count, bytes and seconds of a kind, to be added to."""
+        """Count, bytes and seconds of a collective, to be added to by who owns its turn."""
         return self._rows[kind]
 
     def snapshot(self) -> dict[str, KindStats]:

@@ -77,7 +77,7 @@ async def _ask(driver: Driver, order: FetchCopies) -> None:
     epoch, rank, due = order.epoch, order.rank, list(order.names)
     try:
         sock = await open_peer(driver, epoch, rank, "copies")
-        with sock:
+        with sock, driver.hub.kept_from_children(sock):
             patient = IdleTimeoutStream(sock, driver.hub.settings.detect_within)
             stream = checked_stream(driver.hub, patient, rank)
             await send_message(stream, CopyRequest(epoch, order.names))

@@ -13,6 +13,7 @@ import trio
 
 from ftcomm.config.environment import JobSettings
 from ftcomm.config.memory_limits import memory_limit
+from ftcomm.control.background import BackgroundError, run_in_background
 from ftcomm.control.durable_tasks import DurableTasks
 from ftcomm.control.epoch_scopes import EpochScopes
 from ftcomm.control.hub import Hub
@@ -206,7 +207,11 @@ class Driver:
 
     async def _describe(self, version: int, state: Packed) -> None:
         """Look at all of `state` on another thread, then say what is in it."""
-        leaves = await trio.to_thread.run_sync(leaves_of, state, abandon_on_cancel=True)
+        try:
+            leaves = await run_in_background(leaves_of, state, abandon_on_cancel=True)
+        except (BackgroundError, FtcommError, OSError) as error:  # the user's `from_state` runs
+            self.hub.log.warning("the state cannot be described: %s", error, exc_info=error)
+            return  # the tracker decides without it, after a while
         self._send(Leaves(version, leaves))
 
     def set_address(self, address: str, port: int) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 import numpy as np
 import trio
 
+from ftcomm.control.background import BackgroundError, run_in_background
 from ftcomm.durable.chain import Chain
 from ftcomm.durable.container import (
     ALGORITHM,
@@ -82,9 +83,12 @@ class DurableTasks:
 
     async def _pack(self, order: PackVersion) -> None:
         try:
-            packed = await trio.to_thread.run_sync(_packed, order)
+            packed = await run_in_background(_packed, order)
         except StateChangedError as error:
             self._driver.apply(FatalFound(type(error).__name__, error.cause))
+            return
+        except BackgroundError as error:  # other holders may be able to
+            self._note_failed(order.version, error)
             return
         if packed is not None:
             raw, digest = packed
@@ -97,16 +101,18 @@ class DurableTasks:
             if not self._is_awaited(order.version):
                 return
             try:
-                written = await trio.to_thread.run_sync(
+                written = await run_in_background(
                     self._put, order, write, limiter=self._one_at_a_time, abandon_on_cancel=True
                 )
-            except (StoreError, ConfigError) as error:
-                self._driver.hub.log.warning("checkpoint %d: %s", order.version, error.cause)
-                unusable = isinstance(error, ConfigError)
-                self._driver.apply(ObjectFailed(order.version, _words(error), unusable))
+            except (StoreError, ConfigError, BackgroundError) as error:
+                self._note_failed(order.version, error)
                 return
             self._driver.hub.fault("stored")
             self._driver.apply(ObjectStored(written))
+
+    def _note_failed(self, version: int, error: FtcommError | BackgroundError) -> None:
+        self._driver.hub.log.warning("checkpoint %d: %s", version, error.cause)
+        self._driver.apply(ObjectFailed(version, _words(error), isinstance(error, ConfigError)))
 
     def _is_awaited(self, version: int) -> bool:
         with self._driver.hub.lock:
@@ -173,12 +179,12 @@ class DurableTasks:
         driver, reason = self._driver, ""
         for _ in range(READ_TRIES):
             try:
-                restored = await trio.to_thread.run_sync(self._read, record, abandon_on_cancel=True)
+                restored = await run_in_background(self._read, record, abandon_on_cancel=True)
             except StoreError as error:  # it is away, which is not damage
                 driver.hub.log.warning("the checkpoint cannot be read yet: %s", error.cause)
                 reason = error.cause
                 await trio.sleep(READ_AGAIN_S)
-            except FtcommError as error:
+            except (FtcommError, BackgroundError) as error:
                 reason = _words(error)
                 break
             else:
@@ -229,8 +235,9 @@ def series_of(job_id: str) -> str:
     return job_id.rpartition(".")[0]
 
 
-def _words(error: FtcommError) -> str:
-    return f"{error.cause}; {error.remedy}" if error.remedy else error.cause
+def _words(error: FtcommError | BackgroundError) -> str:
+    remedy = error.remedy if isinstance(error, FtcommError) else ""
+    return f"{error.cause}; {remedy}" if remedy else error.cause
 
 
 def _packed(order: PackVersion) -> tuple[Packed, bytes] | None:

@@ -14,6 +14,7 @@ import trio
 
 from ftcomm.collectives.chunking import STATE_LIMIT, pieces
 from ftcomm.config.job_settings import PACKING_SIGNS
+from ftcomm.control.background import BackgroundError, run_in_background
 from ftcomm.control.copies import ask_for_copies
 from ftcomm.control.driver import Driver, FetchOrder
 from ftcomm.control.idle_timeout import IdleTimeoutStream
@@ -53,6 +54,8 @@ from ftcomm.recovery.fetch_orders import ExpectedItems, Item, items_of
 from ftcomm.state.layout import Packed, behind_each_other
 from ftcomm.state.lazy import LazyState
 
+_Outcome = Packed | StateChangedError | BackgroundError | None  # of packing a state
+
 # --- the holder's side ------------------------------------------------------------------------
 
 
@@ -75,6 +78,10 @@ async def _serve(driver: Driver, sock: ByteStream, epoch: int) -> None:
             state = await _state(driver, sock, request.load)
         except StateChangedError as error:
             driver.apply(FatalFound(type(error).__name__, error.cause))
+            return
+        except BackgroundError as error:  # another holder may be able to
+            driver.hub.log.warning("checkpoint %d cannot be packed: %s", request.load, error)
+            await send_message(sock, FetchEnd(f"checkpoint {request.load}: {error.cause}"))
             return
     for item in items_of(request):
         found = _look_up(driver, item, state)
@@ -138,6 +145,7 @@ async def _state(driver: Driver, sock: ByteStream, version: int) -> LoggedResult
 
     Raises:
         StateChangedError: it is not what it was.
+        BackgroundError: it could not be packed.
     """
     with driver.hub.lock:
         checkpoint = driver.hub.core.checkpoints.committed
@@ -154,23 +162,21 @@ async def _packed(driver: Driver, sock: ByteStream, state: LazyState) -> Packed 
     Packing has a task of its own, so that nothing ever cuts a message to the fetcher in two.
     """
     every = driver.hub.settings.detect_within / PACKING_SIGNS
-    done, packed = trio.open_memory_channel[Packed | StateChangedError | None](1)
+    done, packed = trio.open_memory_channel[_Outcome](1)
     driver.nursery.start_soon(_pack, state, done)
     while True:
         with trio.move_on_after(every):
             raw = await packed.receive()
-            if isinstance(raw, StateChangedError):
+            if isinstance(raw, Exception):
                 raise raw
             return raw
         await send_message(sock, FetchWait())
 
 
-async def _pack(
-    state: LazyState, done: trio.MemorySendChannel[Packed | StateChangedError | None]
-) -> None:
+async def _pack(state: LazyState, done: trio.MemorySendChannel[_Outcome]) -> None:
     try:
-        done.send_nowait(await trio.to_thread.run_sync(state.raw))
-    except StateChangedError as error:
+        done.send_nowait(await run_in_background(state.raw))
+    except (StateChangedError, BackgroundError) as error:
         done.send_nowait(error)
 
 
@@ -208,7 +214,7 @@ async def _fetch_from(driver: Driver, order: StartFetch) -> None:
     failure = ""
     try:
         sock = await open_peer(driver, order.epoch, order.source, "fetch")
-        with sock:
+        with sock, driver.hub.kept_from_children(sock):
             request = FetchRequest(
                 epoch=order.epoch,
                 load=order.load,
@@ -250,7 +256,7 @@ async def _receive_item(driver: Driver, sock: ByteStream, epoch: int, due: Expec
     due.take(item)
     try:
         event = await _content(driver, sock, item, epoch)
-    except MemoryError as error:
+    except (MemoryError, BackgroundError) as error:
         raise ProtocolError(f"no room for {item.nbytes} bytes: {error}") from None
     driver.hub.fault("loading")
     driver.apply(event)
@@ -285,7 +291,7 @@ async def _content(
 
 async def _beside(join: Callable[[list[Array]], Packed], parts: list[Array]) -> Packed:
     """The parts in one; several are large, and are joined beside the heartbeats."""
-    return join(parts) if len(parts) == 1 else await trio.to_thread.run_sync(join, parts)
+    return join(parts) if len(parts) == 1 else await run_in_background(join, parts)
 
 
 def _largest_result(driver: Driver) -> int:

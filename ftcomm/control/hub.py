@@ -53,10 +53,14 @@ class Recovered:
     replays: int = 0
     corrupted: int = 0
     links: dict[int, str] = field(default_factory=dict)
+    _lock: threading.Lock = field(
+        default_factory=threading.Lock, init=False, repr=False, compare=False
+    )
 
     def note_corrupted(self) -> None:
-        """A record's checksum did not match."""
-        self.corrupted += 1
+        """A record's checksum did not match; for any thread."""
+        with self._lock:
+            self.corrupted += 1
 
 
 def _no_limit() -> None:
@@ -195,7 +199,7 @@ class Hub:
 
     @contextlib.contextmanager
     def kept_from_children(self, sock: trio.socket.SocketType) -> Iterator[None]:
-        """While inside, a forked child closes its copy of `sock`."""
+        """While inside, a forked child closes its copy of `sock`; not to be nested for one."""
         self.control_sockets.add(sock)
         try:
             yield

@@ -92,7 +92,7 @@ async def _ask(driver: Driver, epoch: int, position: Position, rank: int) -> Non
 async def _ask_rank(driver: Driver, epoch: int, position: Position, rank: int) -> None:
     try:
         sock = await open_peer(driver, epoch, rank, "part")
-        with sock:
+        with sock, driver.hub.kept_from_children(sock):
             patient = IdleTimeoutStream(sock, driver.hub.settings.detect_within)
             stream = checked_stream(driver.hub, patient, rank)
             await send_message(stream, PartRequest(epoch, position))

@@ -9,6 +9,7 @@ import trio
 
 from ftcomm.collectives.chunking import STATE_LIMIT
 from ftcomm.collectives.dtypes import dtype_code
+from ftcomm.control.background import BackgroundError, run_in_background
 from ftcomm.control.driver import Driver
 from ftcomm.control.idle_timeout import IdleTimeoutStream
 from ftcomm.control.links.checksums import checked_by_default
@@ -113,7 +114,7 @@ async def prefetch(driver: Driver, start: StartPrefetch) -> None:
 
 async def _fetched(driver: Driver, start: StartPrefetch) -> PrefetchEnded:
     hub, order = driver.hub, start.order
-    with await _dialled(driver, order) as sock:
+    with await _dialled(driver, order) as sock, hub.kept_from_children(sock):
         patient = IdleTimeoutStream(sock, hub.settings.detect_within)
         stream = checked_by_default(hub, patient)
         job_id = hub.core.contact.job_id
@@ -131,8 +132,8 @@ async def _fetched(driver: Driver, start: StartPrefetch) -> PrefetchEnded:
         assert isinstance(item, FetchItem)
         try:
             whole = await _received(driver, stream, item.nbytes)
-            own = await trio.to_thread.run_sync(whole.copy)
-        except MemoryError as error:
+            own = await run_in_background(whole.copy)
+        except (MemoryError, BackgroundError) as error:
             raise ProtocolError(f"no room for {item.nbytes} bytes: {error}") from None
     value = whole.data.toreadonly()
     return PrefetchEnded(

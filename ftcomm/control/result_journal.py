@@ -5,13 +5,16 @@ of those that the log has released meanwhile are dropped, since their memory may
 A disk that fails costs results after a loss of everything, and nothing else.
 """
 
+import contextlib
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVarTuple
 
 import numpy as np
 import trio
 
+from ftcomm.control.background import BackgroundError, run_in_background
 from ftcomm.control.durable_tasks import series_of
 from ftcomm.diagnostics.os_errors import describe
 from ftcomm.durable.file_calls import FOLDER_MODE
@@ -45,6 +48,7 @@ from ftcomm.recovery.states import WorkerState
 if TYPE_CHECKING:
     from ftcomm.control.driver import Driver
 
+Arguments = TypeVarTuple("Arguments")
 EVERY_S = 0.05
 GIL_BYTES = 1 << 20  # numpy copies larger ones without the interpreter's lock
 
@@ -86,25 +90,35 @@ class ResultJournal:
     async def _run(self) -> None:
         driver = self._driver
         try:
-            await trio.to_thread.run_sync(self._try_folder)
+            await self._try(-1, self._try_folder)
             while not driver.hung_up.is_set():
                 with trio.move_on_after(EVERY_S):
                     await driver.hung_up.wait()
                 await self._commit()
         finally:
+            with contextlib.suppress(OSError):  # all that was written has been synced
+                self._close_file()
             if driver.hub.core.view.state is WorkerState.FINISHED:
                 remove_series(self._folder, self._series)
 
     def _try_folder(self) -> None:
         """Say at once, and not after the first checkpoint, that nothing can be written here."""
-        try:
-            self._folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self._folder):
-                pass
-        except OSError as error:
-            self._warn(error)
+        self._folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=self._folder):
+            pass
 
-    def _warn(self, error: OSError) -> None:
+    async def _try(
+        self, version: int, function: Callable[[*Arguments], None], *arguments: *Arguments
+    ) -> None:
+        """Run what writes to the disk; where that fails, write nothing more of `version`."""
+        try:
+            await run_in_background(function, *arguments)
+        except (OSError, BackgroundError) as error:
+            self._failed_version = version
+            if not self._is_removed(error):
+                self._warn(error)
+
+    def _warn(self, error: OSError | BackgroundError) -> None:
         words = "results are not journalled in %s: %s"
         self._driver.hub.log.warn_aloud(words, self._folder, describe(error))
 
@@ -115,27 +129,21 @@ class ResultJournal:
                 batch = driver.hub.core.journalling.take()
             if batch is None:
                 break
-            await trio.to_thread.run_sync(self._write, batch)
+            if batch.version != self._failed_version:
+                await self._try(batch.version, self._write, batch)
             driver.apply(JournalWritten(batch.number))
             if batch.is_last:
                 break
         await self._remove_old()
 
     def _write(self, batch: Batch) -> None:
-        if batch.version == self._failed_version:
-            return
         results = self._copied(batch)
         records: list[tuple[Head, Buffer]] = []
         if batch.begins_epoch:
             records.append((EpochHead(batch.epoch), b""))
-        try:
-            self._opened(batch).append([*records, *results])
-        except OSError as error:
-            self._failed_version = batch.version
-            if not self._is_removed(error):
-                self._warn(error)
+        self._opened(batch).append([*records, *results])
 
-    def _is_removed(self, error: OSError) -> bool:
+    def _is_removed(self, error: OSError | BackgroundError) -> bool:
         """True if a rank beside this one has removed the journals of the job, which has finished.
 
         All ranks have completed their close() by then, and this one may not have heard it yet.
@@ -147,11 +155,14 @@ class ResultJournal:
             self._series, self._attempt, batch.rank, batch.version, batch.first_epoch
         )
         if self._file is None or self._file.header != header:
-            if self._file is not None:
-                self._file.close()
-                self._file = None
+            self._close_file()
             self._file = JournalFile(self._folder, header)
         return self._file
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def _copied(self, batch: Batch) -> list[tuple[Head, Buffer]]:
         """The results of a batch that the log holds still, so that their copies are whole."""
@@ -173,7 +184,7 @@ class ResultJournal:
             old = (core.journalling.obsolete_before, max(core.durables.durable, 0))
         if old != self._removed:
             self._removed = old
-            await trio.to_thread.run_sync(self._remove, *old)
+            await self._try(self._failed_version, self._remove, *old)
 
     def _remove(self, attempts: int, before: int) -> None:
         remove_attempts(self._folder, self._series, attempts)
@@ -186,7 +197,11 @@ class ResultJournal:
         self._driver.nursery.start_soon(self._read, order)
 
     async def _read(self, order: ReadJournal) -> None:
-        found = await trio.to_thread.run_sync(self._found, order, abandon_on_cancel=True)
+        found: tuple[FoundJournal, ...] = ()
+        try:
+            found = await run_in_background(self._found, order, abandon_on_cancel=True)
+        except (OSError, BackgroundError) as error:
+            self._driver.hub.log.warning("no journal is used: %s", describe(error))
         self._driver.apply(JournalRead(order, found))
 
     def _found(self, order: ReadJournal) -> tuple[FoundJournal, ...]:

@@ -47,6 +47,7 @@ class ControlThread:
     def stop(self) -> None:
         """Say what is still to be said, close everything, and wait for the thread's end."""
         if self._thread.is_alive():
+            self._ready.wait()  # Ctrl-C may have come while it began
             self.driver.run_soon(self._stop_now)
             self._thread.join()
 

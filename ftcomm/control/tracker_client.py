@@ -45,21 +45,16 @@ async def keep_tracker_link(driver: Driver, listen: Listen) -> None:
     while not driver.hung_up.is_set():
         reason = "no route to the tracker"
         for number, (host, port) in enumerate(driver.hub.options.routes or ()):
-            try:
-                windows = WELCOME_WINDOWS if number else FIRST_WELCOME_WINDOWS
-                await _one_connection(driver, host, port, listen, windows)
-                reason, failures = "the tracker closed the connection", 0
-            except (AuthenticationError, ProtocolVersionError, ConfigError) as error:
-                if not _is_another_tracker(driver, error):
-                    driver.fail(error)
-                    return
-                reason = f"{host}:{port}: {describe(error)}"
-                driver.hub.log.warning("not this job's tracker: %s", reason)
-            except LOST as error:
-                reason = f"{host}:{port}: {describe(error)}"
+            windows = WELCOME_WINDOWS if number else FIRST_WELCOME_WINDOWS
+            lost = await _try_address(driver, host, port, listen, windows)
+            if lost is None:
+                return
+            reason = lost
             contact = driver.hub.core.contact
             if contact.attached:
                 silence = Reminder(trio.current_time())
+            if contact.welcomed:  # however it ended: the next outage begins with short delays
+                failures = 0
             left_waiting = contact.attached and not contact.welcomed
             driver.apply(Detached(reason))
             if driver.hung_up.is_set():
@@ -76,6 +71,24 @@ async def keep_tracker_link(driver: Driver, listen: Listen) -> None:
         driver.hub.log.debug("tracker: %s; dialling again", reason)
         failures += 1
         await trio.sleep(TRACKER_BACKOFF.delay_s(failures, random.random()))  # noqa: S311 - jitter
+
+
+async def _try_address(
+    driver: Driver, host: str, port: int, listen: Listen, windows: int
+) -> str | None:
+    """Keep a connection as long as it lasts; return why there is none, or None after a failure."""
+    try:
+        await _one_connection(driver, host, port, listen, windows)
+    except (AuthenticationError, ProtocolVersionError, ConfigError) as error:
+        if not _is_another_tracker(driver, error):
+            driver.fail(error)
+            return None
+        reason = f"{host}:{port}: {describe(error)}"
+        driver.hub.log.warning("not this job's tracker: %s", reason)
+        return reason
+    except LOST as error:
+        return f"{host}:{port}: {describe(error)}"
+    return "the tracker closed the connection"
 
 
 def _is_another_tracker(driver: Driver, error: FtcommError) -> bool:

@@ -80,7 +80,7 @@ def _is_ours(trace: TracebackType) -> bool:
 
 
 def abandon_in_children(owner: Any) -> None:
-    """Call ``owner.abandon()`` in every forked child for as long as `owner` incarnations."""
+    """Call ``owner.abandon()`` in every forked child while `owner` is alive."""
     _abandons.add(owner)
 
 

@@ -6,7 +6,6 @@ and sees that it has been overtaken.
 """
 
 import re
-import secrets
 from dataclasses import dataclass, field
 
 from ftcomm.durable.records import (
@@ -24,7 +23,7 @@ from ftcomm.durable.store import DamagedRecordError, MissingObjectError, Store, 
 from ftcomm.errors import FtcommError
 
 PREFIX = "chain/"
-NONCE_BYTES = 16
+NONCE_BYTES = 16  # drawn by a writer, by which it knows its own record
 _NAME = re.compile(r"chain/(\d{8})\.rec")
 
 
@@ -42,11 +41,6 @@ class LaterTrackerError(OvertakenError):
 def record_name(number: int) -> str:
     """Name of the object of record `number`."""
     return f"{PREFIX}{number:08d}.rec"
-
-
-def new_nonce() -> bytes:
-    """Bytes by which a writer knows its own record."""
-    return secrets.token_bytes(NONCE_BYTES)
 
 
 @dataclass(slots=True)

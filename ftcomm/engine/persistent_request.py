@@ -3,7 +3,7 @@
 A call of a few bytes takes as long as its Python does, and of one of 100 KB that is half.  What
 follows from the form of a call is made once, here; what the core would be asked is answered by one
 flag, `CallProgress.quiescent`, which falls with everything that the control thread hears or does.
-Where anything is special, the call takes the long way through the engine, which does the same.
+Where anything is special, the call takes the slow path through the engine, which does the same.
 """
 
 import time
@@ -79,11 +79,11 @@ class PersistentRequest:
         self._synchronising = not self._is_broadcast
 
     def run(self, sendbuf: Array, place: Array | None = None) -> LoggedResult | None:
-        """One more call; None if nothing is done, and the long way must be taken.
+        """One more call; None if nothing is done, and the slow path must be taken.
 
         Args:
             sendbuf: of the form's dtype and count, 1-D and contiguous; it is never written.
-            place: as in `Call`, for results from a pool.
+            place: as in `Request`, for results from a pool.
         """
         progress, form, plane = self.progress, self._form, self._plane
         epoch = self._view.epoch  # before the flag: while that is up there is no other
@@ -107,7 +107,7 @@ class PersistentRequest:
                         self._hub.pool.give(done.pop())
                 if done is not None or self._complete(epoch, entry, self._synchronising):
                     return stored
-            # The long way says it again; if Ctrl-C comes before that, nothing may be in flight.
+            # The slow path says it again; if Ctrl-C comes before that, nothing may be in flight.
             progress.call = NO_CALL
             return None
         except BaseException as error:

@@ -399,7 +399,7 @@ class DataPlane:
         recvbuf: Array,
         reducer: Reducer | None,
     ) -> bool:
-        """`_run` for the `moves` of a persistent call."""
+        """Like `run`, for the `moves` of a persistent call."""
         links = self._hub.links
         if self._linked_for is not schedule or self._linked is not links:
             if any(rank not in links for rank in schedule.peers):
@@ -416,7 +416,7 @@ class DataPlane:
     def run_in_shared_window(
         self, header: CallHeader, sendbuf: Array, form: CollectiveSpec, memory: SharedWindow
     ) -> Array | None:
-        """`_run` for a call that has shared memory; its result, or None."""
+        """Like `run`, for a call that has shared memory; its result, or None."""
         schedule, links = form.schedule, self._hub.links
         assert schedule is not None, "calls of one schedule"
         assert form.reducer is not None, "which reduce"

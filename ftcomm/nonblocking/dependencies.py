@@ -139,6 +139,10 @@ class Dependencies:
         flaw = None if error is None else _Flaw(task, error)
         return self._decide([], self._leave(task, flaw))
 
+    def has(self, key: Hashable) -> bool:
+        """Tell whether a task that is not done wants this variable, or an error is left with it."""
+        return key in self._variables
+
     def forget_errors(self) -> None:
         """All variables are sound again."""
         for variable in self._variables.values():

@@ -53,6 +53,9 @@ class QueueAccess(NamedTuple):
     messages: MessageCalls
 
 
+_Stream = tuple[str, int, bytes]
+
+
 @dataclass(slots=True)
 class _Task:
     """A task that has not ended: a function, a collective, or, of neither, somebody who waits.
@@ -63,6 +66,7 @@ class _Task:
         number: in the order of pushing; -1 until it is pushed.
         is_collective: it runs when it has its turn among the nonblocking calls.
         is_receive: its function only begins it; it ends when a message has come.
+        stream: whose messages it sends or receives, behind those that were pushed before.
         is_due: it stands at the head of all its lines, or is skipped.
         skipped_by: the error of an earlier task.
         has_ended: and with which `error`; a collective may end before it is due, by an error of
@@ -74,6 +78,7 @@ class _Task:
     number: int = -1
     is_collective: bool = False
     is_receive: bool = False
+    stream: _Stream | None = None
     is_due: bool = False
     skipped_by: BaseException | None = None
     has_ended: bool = False
@@ -114,7 +119,7 @@ class TaskEngine:
         self._failures: list[tuple[int, BaseException]] = []
         self._failed_variables: list[Any] = []  # whose identities still mean something
         self._ready: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        self._streams: dict[tuple[str, int, bytes], Variable] = {}  # each keeps its order
+        self._streams: dict[_Stream, Variable] = {}  # of tasks that have not ended, or failed
         self._wanted = checked_workers(workers)
         self._workers: list[threading.Thread] = []
         self.is_closed = False
@@ -265,7 +270,7 @@ class TaskEngine:
 
     def _push_message(
         self,
-        stream: tuple[str, int, bytes],
+        stream: _Stream,
         read: list[Any],
         mutate: list[Any],
         run: Callable[[], None],
@@ -274,11 +279,9 @@ class TaskEngine:
         """Push a send or a receive behind those of its stream that were pushed before."""
         self._check_thread()
         with self._queue.one_user_or_callback():
-            order = self._streams.setdefault(stream, Variable(f"of messages {stream[0]}"))
-            variables = (*read, *mutate, order)
-            made = task or _Task(variables, run)
-            made.variables = variables
-            self._add(read, [*mutate, order], made)
+            made = task or _Task((*read, *mutate), run)
+            made.stream = stream
+            self._add(read, mutate, made)
 
     # --- waiting ------------------------------------------------------------------------------
 
@@ -295,6 +298,8 @@ class TaskEngine:
             failures, self._failures = self._failures, []
             self._failed_variables.clear()
             self._lines.forget_errors()
+            for stream in list(self._streams):  # those that failed
+                self._forget(stream)
         for _, error in failures:
             self._queue.note_raised(error)
         if failures:
@@ -351,6 +356,9 @@ class TaskEngine:
                 raise ClosedError("this engine is closed")
             if task.function is not None:
                 self._start_worker()
+            if task.stream is not None:  # with the lock: the entry goes with the stream's last task
+                order = Variable(f"of messages {task.stream[0]}")
+                keys[1].append(self._streams.setdefault(task.stream, order))
             saved = self._lines.saved(keys[0] + keys[1])
             task.number = self._pushed
             self._pushed += 1
@@ -366,6 +374,12 @@ class TaskEngine:
         self._tasks.pop(task.number, None)
         self._lines.take_back(task.number, saved)
         self._failures = [failure for failure in self._failures if failure[0] != task.number]
+        self._forget(task.stream)
+
+    def _forget(self, stream: _Stream | None) -> None:
+        """Under the lock: drop a stream's entry where no task and no error needs it."""
+        if stream in self._streams and not self._lines.has(self._streams[stream]):
+            del self._streams[stream]
 
     def _add_collective(
         self, call: QueuedCall[Any], read: Sequence[Any], mutate: Sequence[Any]
@@ -425,6 +439,7 @@ class TaskEngine:
             self._failed_variables += task.variables
         if task.skipped_by is None:
             self._act(self._lines.done(number, task.error))
+        self._forget(task.stream)
         self._changed.notify_all()
 
     # --- our own threads ----------------------------------------------------------------------

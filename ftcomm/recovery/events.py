@@ -256,7 +256,7 @@ class ObjectStored:
 
 @dataclass(frozen=True, slots=True)
 class ObjectFailed:
-    """An object of `version` could not be written, again and again.
+    """`version` could not be packed, or an object of it not be written, again and again.
 
     ``unusable`` says that this host has not the tracker's store.
     """
@@ -454,10 +454,11 @@ class DescribeState:
 
 @dataclass(frozen=True, slots=True)
 class PackVersion:
-    """Pack the state `value` of the marked `version`, if it is not packed; then `VersionPacked`.
+    """Pack the state `value` of the marked `version`, if it is not packed.
 
-    Not on the control thread.  The next `checkpoint()` of the user waits for it.  ``digest`` is
-    that of the packed state where it is known.
+    Then `VersionPacked` follows, or `ObjectFailed`.  Not on the control thread.  The next
+    `checkpoint()` of the user waits for it.  ``digest`` is that of the packed state where it is
+    known.
     """
 
     version: int

@@ -1,4 +1,4 @@
-"""Verdicts: from the name in a message to the exception that every rank raises."""
+"""Fatal decisions: from the name in a message to the exception that every rank raises."""
 
 from ftcomm import errors
 from ftcomm.protocol.messages import FatalDecision

@@ -17,7 +17,6 @@ from ftcomm.protocol.durable.store_messages import (
     RestoreFailed,
     VersionDurable,
     VersionGivenUp,
-    WriteFailed,
     WriteObjects,
 )
 from ftcomm.protocol.messages import (
@@ -434,7 +433,7 @@ class WorkerMachine:
             case ObjectStored(written):
                 return self.durables.on_written(written)
             case ObjectFailed(version, reason, unusable):
-                return [SendControl(WriteFailed(version, True, reason, unusable))]
+                return self.durables.on_failed(version, reason, unusable=unusable)
             case VersionRestored():
                 return self.on_restored(event)
             case RestoreEnded(record, reason):

@@ -32,6 +32,7 @@ from ftcomm.recovery.events import (
     ObjectWrite,
     PackVersion,
     SendControl,
+    Wake,
     WriteVersion,
 )
 from ftcomm.recovery.recent_calls import NO_CALL, Called
@@ -157,6 +158,17 @@ class MarkedVersions:
         marked.checkpoint = Checkpoint(version, value, digest)
         marked.nbytes = nbytes
         return [SendControl(self._said_of(version))]
+
+    def on_failed(self, version: int, reason: str, *, unusable: bool) -> list[Effect]:
+        """Tell the tracker that an object could not be written, or `version` not be packed.
+
+        What could not be packed is held no more: the next checkpoint would wait for it for ever.
+        """
+        marked = self.held.get(version)
+        if marked is None or marked.nbytes >= 0:
+            return [SendControl(WriteFailed(version, True, reason, unusable))]
+        del self.held[version]
+        return [SendControl(WriteFailed(version, False, reason)), Wake()]
 
     def on_welcome(self) -> list[WorkerMessage]:
         """All that the tracker must know: what can be written, and what is."""

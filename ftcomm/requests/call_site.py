@@ -3,7 +3,7 @@
 import functools
 import sys
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 
 _passing_on: set[str] = set()  # files that make calls for the user
 _folders: tuple[str, ...] = ()  # folders of such files, each ending with a separator
@@ -44,12 +44,6 @@ def _passes_on(file: str) -> bool:
         _passing_on.add(file)
         return True
     return False
-
-
-def spot_of_call() -> tuple[CodeType, int]:
-    """Code and offset from which the caller of this function was called."""
-    frame = _user_frame(sys._getframe(2))  # noqa: SLF001 - as above
-    return frame.f_code, frame.f_lasti
 
 
 @functools.lru_cache(maxsize=1024)

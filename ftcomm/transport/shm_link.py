@@ -283,7 +283,7 @@ class SharedLink:
                 self._ended = True
         except BlockingIOError:
             pass
-        # whatever it is: without its socket nobody knows that the peer incarnations
+        # whatever it is: without its socket nothing shows whether the peer is alive
         except OSError:
             self._ended = True
 

@@ -1,7 +1,7 @@
 """A worker that makes the same calls again and again: ``repeated_calls.py FOLDER``.
 
 Worker 1 kills itself once, in the middle, if FOLDER holds a file ``kill``.  Rank 0 writes a digest
-of all results, and how many calls went the long way, into FOLDER.
+of all results, and how many calls took the slow path, into FOLDER.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ STREAMED = (393_216, 262_145)  # segment by segment; three ranks share out the f
 
 
 class Counter:
-    """Counts the calls of `KINDS` that go the long way."""
+    """Counts the calls of `KINDS` that take the slow path."""
 
     def __init__(self) -> None:
         self.count = 0

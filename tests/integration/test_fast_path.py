@@ -17,12 +17,12 @@ WALL_S = 120
 # In a round, one form has a reduction that ends with a division, one is transposed, one a list,
 # three are numbers, and one is a broadcast without an array.
 ALWAYS_LONG = 7 * ROUNDS
-# A heartbeat and its answer send the next call the long way; so does every checkpoint.
+# A heartbeat and its answer send the next call down the slow path; so does every checkpoint.
 MOST_LONG = ALWAYS_LONG + ROUNDS
 
 
 def train(folder: Path, *settings: str, kill: bool) -> tuple[str, int]:
-    """The digest of all results, and how many calls of rank 0 went the long way."""
+    """The digest of all results, and how many calls of rank 0 took the slow path."""
     folder.mkdir()
     if kill:
         (folder / "kill").touch()

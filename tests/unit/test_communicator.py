@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -13,6 +14,10 @@ import numpy as np
 import pytest
 
 import ftcomm
+from ftcomm import join
+from ftcomm.config.environment import JOINED
+from ftcomm.control.hub import Hub
+from ftcomm.engine.engine import DistributedEngine
 from ftcomm.errors import ClosedError, ConfigError, ThreadError
 
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
@@ -265,6 +270,33 @@ def test_a_join_that_fails_leaves_room_for_another() -> None:
             ftcomm.init("nowhere")
     with ftcomm.init("none") as comm:
         assert comm.allreduce(1) == 1
+
+
+@pytest.mark.parametrize("step", ["Recorder", "DistributedEngine", "Communicator"])
+def test_a_join_that_is_cut_short_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, step: str
+) -> None:
+    """Neither a thread that goes on dialling, nor a note that refuses a child of this process."""
+    hubs: list[Hub] = []
+
+    def noted(*arguments: Any) -> Hub:
+        hubs.append(Hub(*arguments))
+        return hubs[0]
+
+    def cut_short(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.delenv(JOINED, raising=False)
+    if step == "Recorder":
+        monkeypatch.setenv("FTCOMM_HISTORY", str(tmp_path))
+    monkeypatch.setattr(DistributedEngine, "wait_until_member", lambda _: None)
+    monkeypatch.setattr(join, "Hub", noted)
+    monkeypatch.setattr(join, step, cut_short)
+    with pytest.raises(KeyboardInterrupt):
+        ftcomm.init("127.0.0.1:1", worker_id="w0")
+    assert JOINED not in os.environ
+    assert "ftcomm-control" not in [thread.name for thread in threading.enumerate()]
+    assert [hub.wake.fd for hub in hubs] == [-1]
 
 
 def test_a_forked_child_may_open_its_own(comm: ftcomm.Communicator) -> None:

@@ -134,7 +134,8 @@ async def _shared(driver: Driver, sock: trio.socket.SocketType, rank: int) -> Se
     if not shares_memory(driver.hub.settings):
         return None
     try:
-        return await offer_segment(driver, sock, rank)
+        with driver.hub.kept_from_children(sock):
+            return await offer_segment(driver, sock, rank)
     except BaseException:
         sock.close()
         raise
@@ -166,10 +167,10 @@ async def proven(
     context = DataContext(
         core.contact.job_id, epoch, core.view.rank, to_rank, own.incarnation, *share
     ).encode()
+    key = epoch_key(driver.hub.token, core.contact.job_id, epoch)
     try:
-        await client_handshake(
-            sock, epoch_key(driver.hub.token, core.contact.job_id, epoch), role, context
-        )
+        with driver.hub.kept_from_children(sock):
+            await client_handshake(sock, key, role, context)
     except BaseException:
         sock.close()
         raise

@@ -114,12 +114,19 @@ class Listener:
                 self._driver.nursery.start_soon(self._welcome, conn)
 
     async def _welcome(self, conn: trio.socket.SocketType) -> None:
-        """One connection: authenticate within the deadline, then hand it on."""
+        """One connection, which what fails here ends alone; its other end sees that it is gone."""
+        try:
+            await self._serve_one(conn)
+        except Exception:  # no memory to serve it, for example: this rank need not be lost by that
+            self._driver.hub.log.exception("a connection of another worker failed and is dropped")
+
+    async def _serve_one(self, conn: trio.socket.SocketType) -> None:
+        """Authenticate within the deadline, then hand it on."""
         self._counter += 1
         key = self._counter
         while len(self._pending) >= MAX_UNAUTHENTICATED:
             self._pending.pop(next(iter(self._pending))).cancel()
-        with conn:
+        with conn, self._driver.hub.kept_from_children(conn):
             send_at_once(conn)
             role, context = "", None
             with trio.move_on_after(HANDSHAKE_DEADLINE_S) as scope:

@@ -141,7 +141,7 @@ class Gathering:
         half = self._half(context)
         whole = half.add(context, conn)
         if whole is None:
-            await self._wait(half, conn)
+            await self._wait(half)
         return whole
 
     def _half(self, context: DataContext) -> HalfBundle:
@@ -157,9 +157,8 @@ class Gathering:
             raise ProtocolError(f"rank {context.from_rank}'s attempt {context.attempt} is over")
         return newest
 
-    async def _wait(self, half: HalfBundle, conn: Socket) -> None:
-        driver = self._driver
-        with driver.epoch_scopes.opened() as scope, driver.hub.kept_from_children(conn):
+    async def _wait(self, half: HalfBundle) -> None:
+        with self._driver.epoch_scopes.opened() as scope:
             scope.deadline = trio.current_time() + BUNDLE_DEADLINE_S
             try:
                 await half.over.wait()

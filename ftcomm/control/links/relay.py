@@ -61,7 +61,7 @@ async def _hear_relay(sock: trio.socket.SocketType, rank: int, via: int) -> None
 
 async def serve_relay(driver: Driver, sock: trio.socket.SocketType, context: DataContext) -> None:
     """Connect to the wanted rank and copy both ways until both directions or the epoch end."""
-    with driver.epoch_scopes.opened(), driver.hub.kept_from_children(sock):
+    with driver.epoch_scopes.opened():
         try:
             await _relay(driver, sock, context)
         except BROKEN as error:

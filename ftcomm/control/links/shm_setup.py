@@ -93,6 +93,8 @@ async def answer_offer(driver: Driver, sock: trio.socket.SocketType, rank: int) 
     with trio.fail_after(HANDSHAKE_DEADLINE_S):
         offer, fd = await receive_with(sock)
         if offer.failure or fd is None:
+            if fd is not None:
+                os.close(fd)
             cause = offer.failure or "its descriptor did not arrive"
             driver.hub.log.info("rank %d shares no memory: %s", rank, cause)
             return None

@@ -35,6 +35,7 @@ from ftcomm.recovery.events import (
     SendControl,
 )
 from ftcomm.recovery.machine import WorkerMachine
+from tests.helpers.kept_sockets import KeptSockets
 from tests.unit.recovery.worker_scenario import a_member, at, hear, plan
 
 pytestmark = pytest.mark.trio
@@ -87,6 +88,7 @@ def a_driver(core: WorkerMachine, nursery: trio.Nursery, detect_within: float = 
     hub = SimpleNamespace(
         core=core, lock=threading.Lock(), settings=JobSettings(detect_within=detect_within),
         fault=lambda _: None, log=logging.getLogger("t"), digest=None,
+        kept_from_children=KeptSockets(),
     )  # fmt: skip
 
     def apply(event: Any) -> None:
@@ -170,6 +172,7 @@ async def ask(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, answer: by
     with far:
         nursery.start_soon(ask_for_copies, driver, FetchCopies(2, 1, NAMES))
         assert await receive_message(far) == CopyRequest(2, NAMES)
+        assert driver.hub.kept_from_children.now == [near]
         await send_all(far, memoryview(answer))
         far.shutdown(trio.socket.SHUT_WR)
         while near.fileno() >= 0:

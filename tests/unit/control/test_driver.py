@@ -12,7 +12,7 @@ from ftcomm.control.driver import Driver
 from ftcomm.control.hub import Hub
 from ftcomm.protocol.messages import HeartbeatAck, Leave, Welcome, WorkerMessage
 from ftcomm.protocol.position import START
-from ftcomm.recovery.events import Received, SendControl
+from ftcomm.recovery.events import DescribeState, Received, SendControl
 from ftcomm.recovery.machine import WorkerMachine
 from ftcomm.recovery.states import Identity, MachineLimits
 
@@ -92,4 +92,27 @@ async def test_a_spare_takes_the_settings_once_though_many_messages_come(
     taken = hub.settings
     driver.apply(Received(HeartbeatAck(1)))
     assert hub.settings is taken
+    hub.close()
+
+
+@pytest.mark.trio
+async def test_a_state_that_a_users_function_cannot_unpack_is_not_described(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The tracker asks for it to explain a mismatch, and decides without it."""
+
+    def from_state(_: object) -> None:
+        raise ZeroDivisionError("in from_state")
+
+    monkeypatch.setattr("ftcomm.control.driver.leaves_of", from_state)
+    identity = Identity("0", b"n" * 16, "here", "127.0.0.1", 1)
+    hub = Hub(WorkerMachine(identity, MachineLimits(), now=0.0), WorkerOptions(), b"")
+    sender, sent = trio.open_memory_channel[WorkerMessage](4)
+    async with trio.open_nursery() as nursery:
+        driver = Driver(hub, nursery)
+        driver.opened(sender)
+        driver.perform([DescribeState(1, b"packed")])
+    assert caplog.messages == ["the state cannot be described: ZeroDivisionError: in from_state"]
+    with pytest.raises(trio.WouldBlock):
+        sent.receive_nowait()
     hub.close()

@@ -17,7 +17,7 @@ from ftcomm.collectives.dtypes import dtype_code
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.control import fetch
 from ftcomm.control.fetch import _fetch_from
-from ftcomm.control.message_stream import send_all
+from ftcomm.control.message_stream import receive_message, send_all
 from ftcomm.protocol.codec import encode
 from ftcomm.protocol.link_messages import FetchEnd, FetchItem, FetchWait
 from ftcomm.protocol.messages import (
@@ -28,6 +28,7 @@ from ftcomm.protocol.messages import (
 )
 from ftcomm.protocol.position import Position, PositionRange
 from ftcomm.recovery.events import Effect, SendControl, StartFetch
+from tests.helpers.kept_sockets import KeptSockets
 from tests.unit.recovery.worker_scenario import SIG, a_member, hear, plan
 
 pytestmark = pytest.mark.trio
@@ -73,7 +74,12 @@ async def fetched_from(
 
     monkeypatch.setattr(fetch, "open_peer", open_peer)
     effects: list[Effect] = []
-    parts = {"settings": JobSettings(), "fault": lambda _: None, "log": logging.getLogger("t")}
+    parts = {
+        "settings": JobSettings(),
+        "fault": lambda _: None,
+        "log": logging.getLogger("t"),
+        "kept_from_children": lambda _: contextlib.nullcontext(),
+    }
     hub = SimpleNamespace(core=core, **(parts | more))
     driver: Any = SimpleNamespace(
         hub=hub, apply=lambda event: effects.extend(core.handle(event, now=0.0))
@@ -108,6 +114,20 @@ async def test_a_checkpoint_that_is_being_packed_is_waited_for(
     core, said = await fetched(monkeypatch, 1000 * WAIT + CHECKPOINT + rest)
     assert (core.checkpoints.committed.value, core.checkpoints.locals.get(1, 0)) == (STATE, STATE)
     assert not [message for message in said if isinstance(message, Suspect)]
+
+
+async def test_a_forked_child_keeps_no_connection_by_which_is_fetched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept = KeptSockets()
+
+    async def holder(far: Any) -> None:
+        await receive_message(far)
+        assert len(kept.now) == 1
+        await _say(far, CHECKPOINT + LOCAL + b"".join(RESULTS) + END)
+
+    core, _ = await fetched_from(monkeypatch, holder, digest=None, kept_from_children=kept)
+    assert (core.checkpoints.committed.value, kept.now) == (STATE, [])
 
 
 STRAY = b"not ours"

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from ftcomm.config.environment import WorkerOptions
-from ftcomm.control.hub import Hub
+from ftcomm.control.hub import Hub, Recovered
 from ftcomm.diagnostics.exit_hook import use_exit_codes
 from ftcomm.recovery.machine import WorkerMachine
 from ftcomm.recovery.states import Identity, MachineLimits, WorkerState
@@ -57,6 +57,21 @@ def test_the_control_thread_shuts_links_down_and_the_users_thread_closes_them(hu
     assert (link.done, hub.links, hub.recovered.links) == (["shut down"], {}, {})
     hub.close_retired()
     assert link.done == ["shut down", "closed"]
+
+
+def test_damage_that_two_threads_find_is_counted_twice() -> None:
+    """One finds it on a link of the data plane while the other one fetches."""
+
+    class Count(int):
+        """A count that sees how it is added to."""
+
+        def __add__(self, more: int) -> int:
+            assert recovered._lock.locked()
+            return int(self) + more
+
+    recovered = Recovered(corrupted=Count(2))
+    recovered.note_corrupted()
+    assert recovered.corrupted == 3
 
 
 @pytest.mark.process

@@ -1,5 +1,6 @@
 """Idle connections: a silent peer is disconnected after a stated time."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,7 +26,7 @@ def driver() -> Any:
     events: list[Any] = []
     members = [SimpleNamespace(host="here")] * 3
     core = SimpleNamespace(view=SimpleNamespace(members=members, rank=0, relay_to=lambda _: None))
-    hub = SimpleNamespace(settings=SETTINGS, core=core)
+    hub = SimpleNamespace(settings=SETTINGS, core=core, kept_from_children=lambda _: nullcontext())
     return SimpleNamespace(hub=hub, apply=events.append, events=events)
 
 
@@ -61,7 +62,8 @@ async def test_of_too_many_who_say_nothing_the_one_that_came_first_is_dropped(
 ) -> None:
     """No time passes here, so it is not the deadline that ends it."""
     monkeypatch.setattr(manager, "MAX_UNAUTHENTICATED", 2)
-    unused: Any = SimpleNamespace(hub=SimpleNamespace())
+    hub = SimpleNamespace(kept_from_children=lambda _: nullcontext())
+    unused: Any = SimpleNamespace(hub=hub)
     listener = Listener(unused, {}, unused)
     callers = []
     for _ in range(3):

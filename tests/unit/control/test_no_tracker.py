@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -11,6 +12,7 @@ import trio.testing
 
 from ftcomm.config.environment import WorkerOptions
 from ftcomm.control import tracker_client
+from ftcomm.control.message_stream import PeerClosed
 from ftcomm.control.tracker_client import keep_tracker_link
 from ftcomm.diagnostics.logs import JobLogger, LogContext
 
@@ -23,7 +25,8 @@ def driver_of(job_id: str, needs_tracker: bool) -> Any:
     hub = SimpleNamespace(
         lock=threading.Lock(),
         core=SimpleNamespace(
-            contact=SimpleNamespace(attached=False, job_id=job_id), needs_tracker=needs_tracker
+            contact=SimpleNamespace(attached=False, welcomed=False, job_id=job_id),
+            needs_tracker=needs_tracker,
         ),
         options=WorkerOptions(routes=ROUTES, connect_timeout=600, tracker_timeout=700),
         log=JobLogger(LogContext()),
@@ -56,3 +59,24 @@ async def test_a_worker_that_waits_says_so_after_seconds_and_each_minute(
         await keep_tracker_link(driver_of(job_id, needs_tracker), refuse)
     line = f"no tracker answers at tracker:4711 (refused); {said}"
     assert caplog.messages == ([line] * 3 if said else [])
+
+
+async def test_a_tracker_that_comes_and_goes_is_dialled_soon_after_each_outage(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tracker that closes a connection ends it with an exception, as one that is away does."""
+    driver, dialled = driver_of("j", needs_tracker=False), []
+
+    async def connect(*_: object) -> NoReturn:
+        dialled.append(trio.current_time())
+        if len(dialled) == 20:
+            driver.hung_up.set()
+        driver.hub.core.contact.welcomed = len(dialled) > 10
+        raise PeerClosed
+
+    monkeypatch.setattr(tracker_client, "_one_connection", connect)
+    monkeypatch.setattr(tracker_client.random, "random", lambda: 0.0)
+    await keep_tracker_link(driver, refuse)
+    delays = [round(after - before, 3) for before, after in pairwise(dialled)]
+    growing, longest = [0.05, 0.1, 0.2, 0.4, 0.8], 1.0
+    assert delays == [*growing, *[longest] * 5, *[growing[0]] * 9]

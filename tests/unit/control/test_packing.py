@@ -45,7 +45,7 @@ async def let_pass(seconds: float) -> None:
 class HeavyState(LazyState):
     """A state that is being packed until `lift` is called."""
 
-    def __init__(self, cause: StateChangedError | None = None) -> None:
+    def __init__(self, cause: Exception | None = None) -> None:
         super().__init__({"w": 1})
         self._cause = cause
         self._lifted = threading.Event()
@@ -148,6 +148,21 @@ async def test_the_news_that_a_state_has_changed_comes_from_the_packing(
         (found,) = driver.events
     assert isinstance(found, FatalFound)
     assert found.error == "StateChangedError"
+
+
+async def test_a_holder_without_memory_says_so_and_is_not_lost(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    near, far = trio.socket.socketpair()
+    state = HeavyState(MemoryError("of 3 TiB"))
+    with near, far:
+        async with a_holder(state) as driver:
+            driver.nursery.start_soon(_serve, driver, near, 1)
+            await send_message(far, FetchRequest(1, 1, ()))
+            state.lift()
+            cause = "this process has no memory left for it: of 3 TiB"
+            assert await after_packing(far) == FetchEnd(f"checkpoint 1: {cause}")
+        assert driver.events == []
 
 
 async def test_a_fetcher_that_has_gone_ends_the_serving_and_not_the_packing(

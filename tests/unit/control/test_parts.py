@@ -28,6 +28,7 @@ from ftcomm.recovery.contributions.contribution_log import Contribution
 from ftcomm.recovery.events import FetchParts, PartsWanted, SendControl
 from ftcomm.recovery.machine import WorkerMachine
 from ftcomm.recovery.result_log import LogEntry
+from tests.helpers.kept_sockets import KeptSockets
 from tests.unit.recovery.worker_scenario import a_member, at, hear, plan
 
 pytestmark = pytest.mark.trio
@@ -76,6 +77,7 @@ def a_driver(
         lock=threading.Lock(),
         settings=JobSettings(detect_within=detect_within),
         fault=lambda _: None,
+        kept_from_children=KeptSockets(),
         log=logging.getLogger("t"),
         digest=None,
         late_parts={},
@@ -200,6 +202,7 @@ async def asked(monkeypatch: pytest.MonkeyPatch, said: bytes) -> tuple[WorkerMac
             driver = a_driver(core, nursery)
             ask_for_parts(driver, order)
             assert await receive_message(far) == PartRequest(2, at(0, 0))
+            assert driver.hub.kept_from_children.now == [near]
             await send_all(far, said)
             far.shutdown(trio.socket.SHUT_WR)
     return core, driver.said

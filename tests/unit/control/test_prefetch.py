@@ -20,6 +20,7 @@ from ftcomm.recovery.events import Event, PrefetchEnded, StartPrefetch
 from ftcomm.recovery.machine import Checkpoint
 from ftcomm.state.lazy import LazyState
 from ftcomm.state.serializer import pack_state
+from tests.helpers.kept_sockets import KeptSockets
 from tests.unit.control.test_fetch import END, RESULTS, STATE, item
 from tests.unit.recovery.worker_scenario import a_member
 
@@ -36,6 +37,7 @@ def a_driver(**changes: Any) -> Any:
         token=b"",
         lock=threading.Lock(),
         fault=lambda _: None,
+        kept_from_children=KeptSockets(),
         log=logging.getLogger("t"),
     )
     return SimpleNamespace(hub=hub, apply=events.append, events=events, epoch_scopes=EpochScopes())
@@ -84,7 +86,7 @@ async def fetched(monkeypatch: pytest.MonkeyPatch, said: bytes, **changes: Any) 
         return near
 
     async def handshake(*_: object) -> None:
-        pass
+        assert driver.hub.kept_from_children.now == [near]
 
     monkeypatch.setattr(prefetch, "_dialled", dialled)
     monkeypatch.setattr(prefetch, "client_handshake", handshake)

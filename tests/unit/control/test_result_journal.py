@@ -3,7 +3,7 @@
 import threading
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import trio
@@ -11,7 +11,9 @@ import trio.testing
 
 from ftcomm.control import result_journal
 from ftcomm.control.result_journal import ResultJournal
-from ftcomm.recovery.events import Event, JournalWritten
+from ftcomm.durable.journal.journal_files import JournalFile
+from ftcomm.protocol.durable.journal_messages import ReadJournal
+from ftcomm.recovery.events import Event, JournalRead, JournalWritten
 from ftcomm.recovery.journal.journalling import Batch
 from ftcomm.recovery.states import WorkerState
 
@@ -29,7 +31,7 @@ class JobThatEnds:
         self.hub = SimpleNamespace(
             lock=threading.Lock(),
             settings=SimpleNamespace(journal=str(folder)),
-            log=SimpleNamespace(warn_aloud=lambda words, *args: self.warned.append(words % args)),
+            log=SimpleNamespace(warn_aloud=self._warn, warning=self._warn),
             core=SimpleNamespace(
                 contact=SimpleNamespace(job_id="run.1"),
                 progress=SimpleNamespace(closed=closed),
@@ -42,6 +44,9 @@ class JobThatEnds:
                 ),
             ),
         )
+
+    def _warn(self, words: str, *arguments: object) -> None:
+        self.warned.append(words % arguments)
 
     def apply(self, event: Event) -> None:
         """Take it; the job ends after the batch."""
@@ -56,6 +61,7 @@ class JobThatEnds:
         (True, FileNotFoundError(2, "No such file or directory"), False),
         (True, OSError(28, "No space left on device"), True),
         (False, FileNotFoundError(2, "No such file or directory"), True),
+        (False, MemoryError("for the copies"), True),
     ],
 )
 async def test_only_the_end_of_the_job_removes_a_journal_without_a_warning(
@@ -63,7 +69,7 @@ async def test_only_the_end_of_the_job_removes_a_journal_without_a_warning(
     monkeypatch: pytest.MonkeyPatch,
     autojump_clock: trio.testing.MockClock,
     closed: bool,
-    error: OSError,
+    error: Exception,
     warns: bool,
 ) -> None:
     """A rank removes the journals when it knows that all have closed; others write until then."""
@@ -76,3 +82,46 @@ async def test_only_the_end_of_the_job_removes_a_journal_without_a_warning(
         job: Any = JobThatEnds(nursery, tmp_path, closed=closed)
         ResultJournal(job).begin()
     assert (bool(job.warned), job.applied) == (warns, [JournalWritten(1)])
+
+
+@pytest.mark.trio
+async def test_no_journal_stays_open_behind_its_communicator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    opened: list[JournalFile] = []
+    closed: list[JournalFile] = []
+
+    class Noted(JournalFile):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            opened.append(self)
+
+        def close(self) -> None:
+            super().close()
+            closed.append(self)
+
+    monkeypatch.setattr(result_journal, "JournalFile", Noted)
+    async with trio.open_nursery() as nursery:
+        job: Any = JobThatEnds(nursery, tmp_path, closed=False)
+        ResultJournal(job).begin()
+    assert len(opened) == 1
+    assert closed == opened
+
+
+@pytest.mark.trio
+async def test_a_journal_for_which_there_is_no_memory_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_memory(*_: object) -> NoReturn:
+        raise MemoryError("for the results")
+
+    monkeypatch.setattr(result_journal, "read_journal", without_memory)
+    monkeypatch.setattr(result_journal, "journals_of", lambda *_: [tmp_path])
+    order = ReadJournal(1, 0, 3)
+    async with trio.open_nursery() as nursery:
+        job: Any = JobThatEnds(nursery, tmp_path, closed=False)
+        ResultJournal(job).start_read(order)
+    assert job.applied == [JournalRead(order, ())]
+    assert job.warned == [
+        "no journal is used: this process has no memory left for it: for the results"
+    ]

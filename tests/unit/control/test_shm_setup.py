@@ -205,6 +205,15 @@ async def test_a_descriptor_that_is_no_segment_or_is_missing_makes_plain_sockets
     assert descriptors() == before
 
 
+async def test_a_descriptor_beside_a_failure_is_closed() -> None:
+    before = descriptors()
+    liar, fd = Liar(), os.memfd_create("test")
+    liar.say(encode(Sharing(failure="no memory")), fd)
+    os.close(fd)
+    assert await liar.hear(answer_offer) is None
+    assert descriptors() == before
+
+
 async def test_two_descriptors_are_one_too_many() -> None:
     before = descriptors()
     liar = Liar()

@@ -8,12 +8,14 @@ import pytest
 import trio
 
 from ftcomm.config.job_settings import JobSettings
+from ftcomm.control.links import dial
 from ftcomm.control.links.manager import open_link
-from ftcomm.control.links.shm_setup import answer_offer
+from ftcomm.control.links.shm_setup import answer_offer, offer_segment
 from ftcomm.control.links.unix_sockets import connect_locally, listen_locally, local_name
 from ftcomm.control.message_stream import server_hello, server_proof
 from ftcomm.protocol.handshake import epoch_key
 from ftcomm.protocol.messages import Member
+from tests.helpers.kept_sockets import KeptSockets
 
 pytestmark = [
     pytest.mark.trio,
@@ -40,6 +42,7 @@ class Host:
             log=logging.getLogger("test"),
             causes_told=set(),
             link_fault=lambda _: None,
+            kept_from_children=KeptSockets(),
         )
         self.driver: Any = SimpleNamespace(hub=hub)
         self.families: list[Any] = []
@@ -66,7 +69,16 @@ async def tcp_listener() -> tuple[Any, int]:
     return listener, listener.getsockname()[1]
 
 
-async def test_a_peer_of_this_host_is_reached_by_its_unix_address() -> None:
+async def test_a_peer_of_this_host_is_reached_by_its_unix_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept: list[Any] = []
+
+    async def offer(driver: Any, sock: Any, rank: int) -> Any:
+        kept.extend(driver.hub.kept_from_children.now)
+        return await offer_segment(driver, sock, rank)
+
+    monkeypatch.setattr(dial, "offer_segment", offer)
     tcp, port = await tcp_listener()
     near = await listen_locally("127.0.0.1", port)
     with trio.fail_after(10), tcp:
@@ -75,6 +87,7 @@ async def test_a_peer_of_this_host_is_reached_by_its_unix_address() -> None:
             (sock,), segment = await open_link(host.driver, 1, 1)
             with sock:
                 assert sock.family == trio.socket.AF_UNIX
+                assert kept == [sock]
                 assert segment is not None
                 segment.close()
 

@@ -3,6 +3,7 @@
 import os
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -361,3 +362,92 @@ def test_a_forked_child_can_neither_push_nor_wait(comm: ftcomm.Communicator) -> 
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 3
     engine.wait()
+
+
+# --- messages -----------------------------------------------------------------------------------
+
+
+class Messages:
+    """Messages of a group of one, which go nowhere: what is sent is noted."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+        self.at: dict[int, Callable[[], None]] = {}  # what happens in a send, by the array's number
+
+    def array(self, x: Any, to: int, tag: bytes, *, copy: bool) -> Any:
+        return SimpleNamespace(to=to, tag=tag, number=int(x[0]))
+
+    def send(self, message: Any) -> None:
+        self.at.get(message.number, lambda: None)()
+        self.sent.append(message.number)
+
+
+def with_messages(engine: TaskEngine) -> Messages:
+    messages: Any = Messages()
+    engine._line = engine._line._replace(messages=messages)
+    return messages
+
+
+def numbered(count: int) -> list[Any]:
+    return [np.full(1, number) for number in range(count)]
+
+
+def test_no_stream_of_messages_is_kept_behind_its_last_task(comm: ftcomm.Communicator) -> None:
+    """A script may make up a tag for every step."""
+    engine, x = comm.engine(), np.zeros(1)
+    messages = with_messages(engine)
+    for number in range(100):
+        engine.send(x, 1, f"step {number}".encode())
+    engine.push(lambda: None, mutate=[x])
+    engine.wait_for(x)
+    assert (len(messages.sent), engine._streams) == (100, {})
+
+
+def test_messages_of_a_stream_keep_their_order_whichever_have_gone(
+    comm: ftcomm.Communicator,
+) -> None:
+    engine = comm.engine(2)
+    messages, arrays = with_messages(engine), numbered(3)
+    may_begin, may_go, reached, looked = (threading.Event() for _ in range(4))
+
+    def wait_in_the_second() -> None:
+        reached.set()
+        allowed(may_go)
+
+    messages.at[0] = lambda: allowed(may_begin)
+    messages.at[1] = wait_in_the_second
+    engine.send(arrays[0], 1, b"t")
+    engine.send(arrays[1], 1, b"t")
+    may_begin.set()
+    allowed(reached)  # the first has gone, and the second has yet to go
+    engine.send(arrays[2], 1, b"t")
+    engine.push(looked.set)  # behind the third, where that may run beside the second
+    allowed(looked)
+    sent = messages.sent.copy()
+    may_go.set()
+    engine.wait()
+    assert sent == [0]
+    assert messages.sent == [0, 1, 2]
+
+
+def test_a_stream_whose_message_failed_skips_the_next_until_that_is_raised(
+    comm: ftcomm.Communicator,
+) -> None:
+    engine = comm.engine()
+    messages, arrays = with_messages(engine), numbered(3)
+    lost, failed = OSError("lost"), threading.Event()
+
+    def fail() -> None:
+        failed.set()
+        raise lost
+
+    messages.at[0] = fail
+    engine.send(arrays[0], 1, b"t")
+    allowed(failed)
+    engine.send(arrays[1], 1, b"t")
+    with pytest.raises(OSError, match="lost"):
+        engine.wait()
+    assert (messages.sent, engine._streams) == ([], {})
+    engine.send(arrays[2], 1, b"t")
+    engine.wait()
+    assert messages.sent == [2]

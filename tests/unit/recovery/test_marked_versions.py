@@ -30,6 +30,7 @@ from ftcomm.recovery.events import (
     CheckpointMarked,
     Detached,
     Effect,
+    ObjectFailed,
     ObjectStored,
     ObjectWrite,
     PackVersion,
@@ -37,6 +38,7 @@ from ftcomm.recovery.events import (
     StartRestore,
     VersionPacked,
     VersionRestored,
+    Wake,
     WriteVersion,
 )
 from ftcomm.recovery.machine import Completion, Identity, MachineLimits, WorkerMachine
@@ -76,6 +78,23 @@ def test_a_marked_version_is_packed_and_reported() -> None:
     assert core.durables.must_pack(1)
     assert pack(core, 1) == [Marked(1, b"d", 9, (0,), (), 0)]
     assert not core.durables.must_pack(1)
+
+
+def test_a_version_that_cannot_be_packed_is_given_up_here_and_nobody_waits_for_it() -> None:
+    core = loaded()
+    commit(core)
+    effects = core.handle(ObjectFailed(1, "no memory is left"), now=0.0)
+    assert effects == [SendControl(WriteFailed(1, False, "no memory is left")), Wake()]
+    assert (core.durables.must_pack(1), core.durables.is_idle) == (False, True)
+
+
+def test_a_packed_version_is_held_though_an_object_of_it_could_not_be_written() -> None:
+    core = loaded()
+    commit(core)
+    pack(core, 1)
+    failed = core.handle(ObjectFailed(1, "the disk is full", unusable=True), now=0.0)
+    assert failed == [SendControl(WriteFailed(1, True, "the disk is full", True))]
+    assert core.durables.awaits(1)
 
 
 def test_what_is_ordered_is_written_though_a_later_version_is_committed() -> None:

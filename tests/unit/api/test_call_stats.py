@@ -1,0 +1,19 @@
+"""Counts of calls: several threads may send and receive at once."""
+
+from ftcomm.api.session import CallStats
+from ftcomm.api.stats import KindStats
+from ftcomm.protocol.signature import Kind
+
+
+def test_calls_of_several_threads_are_counted_one_after_another() -> None:
+    class Size(int):
+        """A size that another thread may not add to the same row while it is added."""
+
+        def __radd__(self, total: int) -> int:
+            assert stats._lock.locked()
+            return total + int(self)
+
+    stats = CallStats()
+    for nbytes in (3, 4):
+        stats.add(Kind.SEND, Size(nbytes), 0.5)
+    assert stats.snapshot() == {"send": KindStats(2, 7, 1.0)}
