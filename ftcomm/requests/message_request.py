@@ -117,7 +117,7 @@ def check_content(
     """
     if value.is_object:
         raise TypeError(f"rank {source} sent an object; receive it with recv_object()")
-    has_wrong_dtype = dtype is not None and value.dtype != dtype
+    has_wrong_dtype = dtype is not None and value.dtype != dtype.newbyteorder("=")
     if has_wrong_dtype or (shape is not None and value.stored.shape != shape):
         name = value.dtype.name if dtype is None else dtype.name
         wanted = f"{name}{list(value.stored.shape if shape is None else shape)}"

@@ -78,7 +78,7 @@ def run(comm, other):
             NOT_RECEIVED,
             ftcomm.CollectiveMismatchError,
             (
-                "at checkpoint() (job.py:14) rank 1 has received 1 of the 2 messages from rank 0"
+                "at checkpoint() (job.py:14) rank 1 has received 1 of 2 messages from rank 0"
                 " since the last checkpoint; the first missing one was sent at job.py:11: receive"
                 " it before"
             ),
@@ -322,7 +322,7 @@ def test_what_a_rank_sends_while_it_waits_in_a_cut_must_be_received_too(
         causes = group.run(job)
         group.abort("the job is over")
     assert causes[0] == causes[1]
-    assert "rank 0 has sent 1 message to rank 1 since the last checkpoint" in causes[0]
+    assert "rank 1 has received 0 of 1 message from rank 0 since the last checkpoint" in causes[0]
 
 
 @pytest.fixture

@@ -139,7 +139,7 @@ class PostedReceives:
         del self._streams[stream]
 
     def _end_of(self, receive: PostedReceive) -> _Ended | None:
-        messages, error = self._core.messages, self._error or self._core.view.error
+        messages, error = self._core.messages, self._core.view.error or self._error
         if error is not None:
             return _Ended(receive, None, error)
         value: MessageValue | None = messages.waiting(receive.source, receive.tag)

@@ -119,7 +119,7 @@ class CutCheck:
         source = f"from rank {pair.source} since the last checkpoint"
         if pair.sent > pair.taken:
             text = (
-                f"{start}{pair.taken} of the {counted(pair.sent, 'message')} {source};"
+                f"{start}{pair.taken} of {counted(pair.sent, 'message')} {source};"
                 f" the first missing one was sent at {sent_at}: receive it before"
             )
             return FatalFound(CollectiveMismatchError.__name__, text)

@@ -171,6 +171,16 @@ def test_a_communicator_that_has_ended_receives_nothing(receives: Receives) -> N
     assert [type(error) for error in told] == [ClosedError, ClosedError]
 
 
+def test_a_communicator_that_is_left_by_the_error_of_the_job_tells_that_one(
+    receives: Receives,
+) -> None:
+    told: list[Any] = []
+    receives.post(told)
+    hear(receives.core, FatalDecision("JobLostError", "it is lost", 0, at(0, 0), 1))
+    receives.posted.end(ClosedError("it ended"))
+    assert [type(error) for error in told] == [JobLostError]
+
+
 def awaiting(posted: PostedReceives) -> tuple[threading.Thread, list[BaseException]]:
     errors: list[BaseException] = []
     thread = threading.Thread(target=lambda: errors.append(posted.await_end()))

@@ -22,7 +22,7 @@ OTHERS = "after its restart it has sent others than before"
             2,
             FatalFound(
                 CollectiveMismatchError.__name__,
-                f"{RECEIVED}2 of the 3 messages from rank 0 since the last checkpoint; the first"
+                f"{RECEIVED}2 of 3 messages from rank 0 since the last checkpoint; the first"
                 " missing one was sent at job.py:2: receive it before",
             ),
         ),
@@ -44,5 +44,5 @@ def test_an_open_pair_names_both_ranks_and_the_lines(
     messages = SimpleNamespace(site_of=lambda _destination, index: f"job.py:{index}")
     hub: Any = SimpleNamespace(lock=threading.Lock(), core=SimpleNamespace(messages=messages))
     unused: Any = None
-    check = CutCheck(hub, unused, unused, unused)
+    check = CutCheck(hub, unused, unused, unused, unused)
     assert check._found(_OpenPair(0, 1, sent, taken), "close()", "job.py:9") == found

@@ -117,6 +117,7 @@ def test_an_array_that_does_not_fit_is_refused(
         check_content(value_of(np.zeros(2)), 2, shape, np.dtype(dtype))
     check_content(value_of(np.zeros(2)), 2, None, None)
     check_content(value_of(np.zeros(2)), 2, (2,), np.dtype("f8"))
+    check_content(value_of(np.zeros(2)), 2, (2,), np.dtype(">f8"))  # copied, element by element
 
 
 def test_objects_and_arrays_are_received_by_their_own_calls() -> None:
