@@ -87,7 +87,7 @@ def run(comm, other):
             NOT_RECEIVED_AT_CLOSE,
             ftcomm.CollectiveMismatchError,
             (
-                "at close() (job.py:4) rank 0 has received 0 of the 1 message from rank 1 since"
+                "at close() (job.py:4) rank 0 has received 0 of 1 message from rank 1 since"
                 " the last checkpoint; the first missing one was sent at job.py:10: receive it"
                 " before"
             ),
