@@ -8,7 +8,7 @@ import socket
 import statistics
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -71,9 +71,12 @@ def test_exhausted_descriptors_end_nobody_and_come_back(tmp_path: Path, door: st
         resource.prlimit(attacked, resource.RLIMIT_NOFILE, (48, 48))
         before = descriptors(attacked)
         with ExitStack() as crowd:
-            for _ in range(100):
-                crowd.enter_context(attacked_job.doors[door].knock())
+            knock = attacked_job.doors[door].knock
+            callers = [crowd.enter_context(knock()) for _ in range(100)]
             until_full(attacked_job.process_of(door), 48)
+            for caller in callers:  # answered without a descriptor more
+                with suppress(ConnectionError):
+                    caller.sock.sendall(attacked_job.doors[door].greeting(key=bytes(32)).hello())
             assert sums(attacked_job) == [SUM, SUM]
         attacked_job.must_be_unharmed(door)
         until_at_most(attacked_job.process_of(door), before)

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -183,6 +184,34 @@ with ftcomm.init() as comm:
 """
     done = run("--max-restarts", "1", "--restart-window", "0.001", script=script, n=1)
     assert (done.returncode, done.stderr.count("starting it again\n")) == (0, 4), done.stderr
+
+
+TAKES_THE_FILES = """
+import os, resource, ftcomm
+with ftcomm.init() as comm:
+    comm.load_checkpoint()
+    comm.barrier()
+    if comm.rank == 1 and comm.incarnation == 1:
+        launcher = os.getppid()
+        hard = resource.prlimit(launcher, resource.RLIMIT_NOFILE)[1]
+        resource.prlimit(launcher, resource.RLIMIT_NOFILE, (8, hard))
+        os._exit(9)
+    comm.barrier()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="another process's limits need Linux")
+def test_a_worker_that_cannot_be_started_just_now_is_started_later() -> None:
+    with started(script=TAKES_THE_FILES) as launcher:
+        assert launcher.stderr is not None
+        before = resource.prlimit(launcher.pid, resource.RLIMIT_NOFILE)
+        for line in launcher.stderr:
+            if "worker 1 cannot be started (" in line:
+                break
+        resource.prlimit(launcher.pid, resource.RLIMIT_NOFILE, (before[1], before[1]))
+        rest = launcher.stderr.read()
+        assert launcher.wait(60) == 0, rest
+    assert "as many files and sockets open as it may" in line
 
 
 def test_a_command_that_cannot_be_run_is_said() -> None:

@@ -18,7 +18,9 @@ from typing import Protocol, assert_never
 
 import trio
 
+from ftcomm.config.backoff import RESTART_BACKOFF
 from ftcomm.config.plurals import counted
+from ftcomm.diagnostics import os_errors
 from ftcomm.errors import FencedError, FtcommError, JobFinishedError, exit_code_of
 from ftcomm.protocol.position import Position
 from ftcomm_tracker.core.events import Died, GivenUp, JobEnded, LivenessAsserted, Supervised
@@ -201,6 +203,8 @@ class Launcher:
         """Run a worker, again and again if need be, until nothing is left to run."""
         while not self._no_more_starts.is_set():
             child = await self._start(worker_id)
+            if child is None:
+                return
             if (before := self._children.get(worker_id)) is not None:
                 child.repeats = RepeatFilter(before.traceback)
             self._children[worker_id] = child
@@ -232,13 +236,25 @@ class Launcher:
         if self._zygote is not None:
             self._zygote.reap_orphans([c.process.pid for c in self._children.values()])
 
-    async def _start(self, worker_id: str) -> Child:
+    async def _start(self, worker_id: str) -> Child | None:
+        """Start a worker, as soon as the system has room for it; None if none is to start."""
         own = {"FTCOMM_WORKER_ID": worker_id}
         if self._options.keeps_places:
             own["FTCOMM_SPARE"] = str(int(is_spare(self._options, self._job, worker_id)))
         child = None if self._zygote is None else await self._zygote.fork(worker_id, own)
-        if child is None:
-            child = start_child(worker_id, self._options.command, {**self._environment, **own})
+        failures = 0
+        while child is None and not self._no_more_starts.is_set():
+            try:
+                child = start_child(worker_id, self._options.command, {**self._environment, **own})
+            except OSError as error:  # others end meanwhile, and give back what they use
+                failures += 1
+                delay_s = RESTART_BACKOFF.delay_s(failures)
+                self._console.warn(
+                    f"worker {worker_id} cannot be started ({os_errors.describe(error)});"
+                    f" next try in {delay_s:g} s"
+                )
+                with trio.move_on_after(delay_s):
+                    await self._no_more_starts.wait()
         return child
 
     def _tell_pid(self, worker_id: str, pid: int) -> None:

@@ -205,7 +205,11 @@ def _check_waits(stream: trio.SocketStream) -> None:
     Raises:
         ProtocolError: it has hung up, as workers do while this process is stopped.
     """
-    with socket.socket(fileno=os.dup(stream.socket.fileno())) as same:
+    try:
+        descriptor = os.dup(stream.socket.fileno())
+    except OSError:  # none is left: it counts as connected, as others will say that are closed
+        return
+    with socket.socket(fileno=descriptor) as same:
         same.setblocking(False)
         try:
             ended = not same.recv(1, socket.MSG_PEEK)
@@ -215,7 +219,7 @@ def _check_waits(stream: trio.SocketStream) -> None:
             ended = True
     if ended:
         raise ProtocolError(
-            "who called had hung up before it was answered: this tracker was stopped or kept from"
+            "the client had hung up before it was answered: this tracker was stopped or kept from"
             " running for longer than a worker waits"
         )
 
@@ -225,7 +229,7 @@ async def _receive_proof(stream: trio.SocketStream, handshake: ServerHandshake) 
         return await receive_exactly(stream, handshake.bytes_wanted)
     except ProtocolError as error:
         cause = (
-            "who called left instead of proving itself: it holds another token, or this tracker's"
+            "the client left instead of proving itself: it holds another token, or this tracker's"
             " proof did not reach it"
         )
         raise AuthenticationError(cause) from error

@@ -480,7 +480,7 @@ class Server:
             log.debug("%s connected and left without a word", connection.peer)
         except FtcommError as error:
             self._note_refusal(f"refused a connection from {connection.peer}: {error.cause}")
-        except trio.BrokenResourceError:
+        except (trio.BrokenResourceError, OSError):
             self._note_refusal(f"a connection from {connection.peer} broke in its handshake")
 
     def _note_refusal(self, text: str) -> None:

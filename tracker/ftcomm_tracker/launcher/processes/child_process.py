@@ -25,6 +25,8 @@ from ftcomm_tracker.launcher.processes.linux_calls import die_with_parent
 from ftcomm_tracker.launcher.processes.script_errors import RepeatFilter, TracebackReader
 
 TAIL_LINES = 20  # of a worker's last words; a traceback is rarely longer
+# What a system is short of for a while: memory or processes, descriptors.
+_SCARCE = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 DRAIN_DEADLINE_S = 1.0  # for output still in a dead worker's pipes
 
 
@@ -124,6 +126,7 @@ def start_child(
 
     Raises:
         ConfigError: the command cannot be run.
+        OSError: the system has no process, memory or descriptor left for it just now.
     """
     try:
         process = subprocess.Popen(  # noqa: S603 - running the user's command is the purpose
@@ -137,6 +140,8 @@ def start_child(
             preexec_fn=partial(die_with_parent, os.getpid()),  # noqa: PLW1509 - forks from one thread
         )
     except OSError as error:
+        if error.errno in _SCARCE:
+            raise
         raise ConfigError(
             f"cannot run {command[0]!r}: {error.strerror or error}",
             remedy="check the command after --",

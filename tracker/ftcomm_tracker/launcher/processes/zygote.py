@@ -6,6 +6,7 @@ by a fresh interpreter.
 """
 
 import array
+import itertools
 import json
 import os
 import platform
@@ -72,7 +73,18 @@ class _Pipes:
 
     @classmethod
     def make(cls) -> "_Pipes":
-        pairs = [os.pipe() for _ in range(3)]
+        """Open all three.
+
+        Raises:
+            OSError: as many files are open as may be; none of the three is then.
+        """
+        pairs: list[tuple[int, int]] = []
+        try:
+            pairs += (os.pipe() for _ in range(3))
+        except OSError:
+            for descriptor in itertools.chain(*pairs):
+                os.close(descriptor)
+            raise
         return cls(*zip(*pairs, strict=True))
 
     @property
@@ -155,8 +167,12 @@ class Zygote:
         async with self._forking:
             if self._channel is None:
                 return None
-            pipes = _Pipes.make()
             pid = 0
+            try:
+                pipes = _Pipes.make()
+            except OSError as error:
+                self._console.warn(f"--prefork: no worker can be forked ({describe(error)})")
+                return None
             try:
                 pid = await self._ask(self._channel, variables, pipes.of_worker)
                 os.write(pipes.writers[2], GO)
