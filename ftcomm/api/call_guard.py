@@ -78,6 +78,12 @@ class CallLock:
         """The calls of another thread have it."""
         return self.holder.get(0) is STAND_IN
 
+    @property
+    def is_held_by_another_thread(self) -> bool:
+        """A call of another thread has it; those of a thread that it is lent to do not count."""
+        holder = self.holder.get(0)
+        return holder is not None and holder is not STAND_IN and holder[1] != get_ident()
+
     def release(self) -> None:
         """Give it back."""
         del self.holder[0]

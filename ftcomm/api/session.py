@@ -188,6 +188,7 @@ class Session:
             self.background.wait_for_tasks()
         limit = self.limit_of(deadline)
         if self.guard.is_closed:
+            self._end()  # if it was ended beside a call, which came to its own end
             return
         with self.guard:
             self.check_no_receive("close()")
@@ -238,6 +239,9 @@ class Session:
 
     def _end(self) -> None:
         self.guard.is_closed = True
+        if self.guard.lock.is_held_by_another_thread:  # which uses what would be closed here
+            self.engine.abort()
+            return
         self._at_end()
         self.background.end(self.engine.abort, self.engine.stop)
 

@@ -177,17 +177,17 @@ class Hub:
         for link in old:
             link.shutdown()
 
-    def let_messages_move(self) -> None:
-        """Something has changed: threads that were held up look again."""
-        with self.lock:
-            self.messages_move.notify_all()
-
     def close_retired(self) -> None:
         """On the user's thread: give descriptors of older epochs back."""
         with self.lock:
             old, self.retired = self.retired, []
         for link in old:
             link.close()
+
+    def let_messages_move(self) -> None:
+        """Something has changed: threads that were held up look again."""
+        with self.lock:
+            self.messages_move.notify_all()
 
     def sleep(self) -> None:
         """On the user's thread: until `wake` is set.
