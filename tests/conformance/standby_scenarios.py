@@ -4,6 +4,7 @@ import contextlib
 import signal
 from collections.abc import Callable, Iterator
 
+from ftcomm_tracker.server.store.beat import BEAT_EVERY_S
 from tests.conformance.bench import Bench
 from tests.conformance.harness import SECOND, Job
 from tests.conformance.plans import Plan
@@ -126,10 +127,23 @@ def both_are_lost_in_turn(bench: Bench) -> None:
         expect("status of the first tracker", job.tracker_status(), 0)
 
 
+def nobody_is_lost(bench: Bench) -> None:
+    """The second tracker never leads; it reads that the job ended well, and ends so too."""
+    reference = bench.reference(Plan(4, QUIET))
+    # Long enough for that tracker to look at the store again.
+    settings = {"reattach_within": 4 * BEAT_EVERY_S}
+    plan = Plan(4, QUIET, settings=settings, standby=True)
+    with with_standby(bench, plan) as (job, second_ends):
+        job.finish()
+        job.check_against(reference)
+        expect("status of the second tracker", second_ends(), 0)
+
+
 SCENARIOS = (
     Scenario("F17-standby", tracker_is_lost, quick=True),
     Scenario("F17-standby-member", tracker_is_lost_with_a_member, quick=True),
     Scenario("F17-standby-stopped", tracker_is_only_stopped, quick=True),
     Scenario("F17-standby-close", tracker_is_lost_in_close),
     Scenario("F17-standby-turn", both_are_lost_in_turn),
+    Scenario("F17-standby-end", nobody_is_lost),
 )

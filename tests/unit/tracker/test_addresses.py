@@ -4,13 +4,13 @@ import contextlib
 import os
 import socket
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 import trio
 
 from ftcomm.errors import ConfigError
-from ftcomm_tracker.server.listener import host_in, join_address, open_listener
+from ftcomm_tracker.server.listener import host_in, join_address, open_listener, without_brackets
 from tests.unit.tracker.serving import serve, supervise
 from tests.unit.tracker.test_cli import invoke
 from tests.unit.tracker.test_launcher import run
@@ -120,6 +120,62 @@ async def test_a_name_that_nobody_knows_is_not_taken_for_another_tracker(
     monkeypatch.setattr(trio.socket, "getaddrinfo", unknown)
     with pytest.raises(ConfigError, match="not known - give a name or an address of this machine"):
         await open_listener("nosuch", 4711)
+
+
+@pytest.fixture
+def own_addresses(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The addresses of the name of this machine, to be filled in."""
+    addresses: list[str] = []
+    look_up = trio.socket.getaddrinfo
+
+    async def found(host: str, *arguments: Any, **options: Any) -> list[Any]:
+        if host != socket.gethostname():
+            return await look_up(host, *arguments, **options)
+        if not addresses:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [each for name in addresses for each in await look_up(name, 0)]
+
+    monkeypatch.setattr(trio.socket, "getaddrinfo", found)
+    return addresses
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    ("host", "own", "words"),
+    [
+        ("0.0.0.0", "127.0.0.1", ""),
+        ("0.0.0.0", "::1", "has no IPv4 address - give the IPv4 address"),
+        ("0.0.0.0", "", ""),
+        ("::", "127.0.0.1", "has no IPv6 address - give the IPv6 address"),
+        ("::", "::1", ""),
+    ],
+)
+async def test_a_name_that_workers_cannot_dial_is_refused(
+    own_addresses: list[str], host: str, own: str, words: str
+) -> None:
+    if host == "::" and not has_ipv6():
+        pytest.skip("this kernel has no IPv6 loopback")
+    own_addresses += [own] if own else []
+    if words:
+        with pytest.raises(ConfigError, match=f"^--host {host}: .* {words}"):
+            await open_listener(host, 0)
+        return
+    listener = await open_listener(host, 0)
+    await listener.aclose()
+
+
+@pytest.mark.parametrize(
+    ("given", "host"), [("[::1]", "::1"), ("::1", "::1"), ("[a]", "[a]"), ("a", "a")]
+)
+def test_an_address_in_brackets_is_taken_as_in_a_url(given: str, host: str) -> None:
+    assert without_brackets(given) == host
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not has_ipv6(), reason="this kernel has no IPv6 loopback")
+def test_a_tracker_listens_at_an_address_in_brackets(tmp_path: Path) -> None:
+    with serve(tmp_path / "state", "-n", "1", "--host", "[::1]") as (_, ready):
+        assert ready["address"].startswith("[::1]:")
 
 
 @pytest.mark.process

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,28 @@ def test_verify_reads_every_byte(root: Path) -> None:
     assert found["versions"][1]["state"] == "incomplete"
 
 
+def states(root: Path) -> list[str]:
+    return [row["state"] for row in document("ls", str(root))[1]["versions"]]
+
+
+def test_the_loss_of_the_newest_version_is_damage(root: Path, tmp_path: Path) -> None:
+    """Neither --keep nor gc deletes it."""
+    shutil.rmtree(root / "data")
+    assert states(root) == ["deleted"] * 3 + ["incomplete"]
+    for options in ((), ("--newest",)):
+        status, found = document("verify", str(root), *options)
+        damage = [(row["record"], len(row["damage"])) for row in found["versions"]]
+        assert (status, damage) == (71, [(7, 3)])
+    assert invoke("checkpoint", "export", str(root), str(tmp_path / "a.npz"))[0] == 71
+
+
+def test_the_loss_of_the_version_that_an_attempt_began_from_is_damage(root: Path) -> None:
+    StoredJob(DirectoryStore(root), 90).attempt(3, parent=5)
+    shutil.rmtree(root / "data" / "1")
+    assert states(root) == ["deleted", "deleted", "incomplete", "incomplete"]
+    assert invoke("checkpoint", "verify", str(root))[0] == 71
+
+
 @pytest.mark.parametrize("command", ["ls", "verify"])
 @pytest.mark.parametrize(
     ("damage", "words"),
@@ -146,8 +169,7 @@ def test_gc_keeps_the_newest_and_the_parent_of_the_attempt(root: Path) -> None:
     assert files(root) == kept | {each for each in before if "prelude" in each}
     assert (status, set(deleted["deleted"])) == (0, before - files(root))
     assert set(found["deleted"]) > set(deleted["deleted"])  # of the dry run: attempt 2 has its own
-    states = [row["state"] for row in document("ls", str(root))[1]["versions"]]
-    assert states == ["deleted", "deleted", "complete", "complete"]
+    assert states(root) == ["deleted", "deleted", "complete", "complete"]
     assert invoke("checkpoint", "verify", str(root))[0] == 0
     assert document("gc", str(root), "--keep", "1")[1]["deleted"] == []
 

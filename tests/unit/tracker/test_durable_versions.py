@@ -225,12 +225,50 @@ def test_a_failed_writer_is_asked_again_after_a_while() -> None:
     of = versions()
     mark(of, 0, marked(1))
     advance(of, now=GATHER_S)
-    of.on_failed(0, WriteFailed(1, True, "no room"), GATHER_S)
+    of.on_failed(0, WriteFailed(1, True, "no room"), GATHER_S, Outbox())
     assert of.trouble == "rank 0: no room"
     assert advance(of, now=GATHER_S).messages == []
     later = GATHER_S + RETRY_S
     assert of.next_deadline(MEMBERS) == later
     assert {rank for rank, _ in advance(of, now=later).messages} == {0}
+
+
+def fail(of: DurableVersions, rank: int, version: int) -> list[tuple[str, str]]:
+    out = Outbox()
+    of.on_failed(rank, WriteFailed(version, True, "no room"), 0.0, out)
+    return out.notes
+
+
+def put(of: DurableVersions, version: int) -> list[tuple[str, str]]:
+    out = Outbox()
+    of.on_put(version, 0.0, out)
+    return out.notes[1:]  # behind the one that it is durable
+
+
+def test_trouble_is_noted_when_it_begins_and_when_it_is_over() -> None:
+    """A small object that finds room in a full store ends nothing."""
+    of = versions()
+    for version in (1, 2):
+        for rank in range(MEMBERS):
+            mark(of, rank, marked(version))
+    said = fail(of, 0, 1)
+    written = ObjectWritten(1, ObjectOrder("local", 0), "a", 1, b"", b"d")
+    of.on_written(0, written)
+    again = fail(of, 0, 1) + put(of, 1) + fail(of, 0, 2)
+    of.on_written(0, replace(written, version=2))
+    assert (said, again, put(of, 2)) == (
+        [("warning", "checkpoint 1 waits, the job goes on: rank 0: no room")],
+        [],
+        [("info", "all ranks can write checkpoints again")],
+    )
+
+
+def test_who_is_gone_is_in_no_trouble() -> None:
+    of = versions()
+    mark(of, 0, marked(1))
+    fail(of, 0, 1)
+    of.lose(0)
+    assert put(of, 1) == [("info", "all ranks can write checkpoints again")]
 
 
 def test_a_restarted_tracker_orders_only_what_is_not_written() -> None:

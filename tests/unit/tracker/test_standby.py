@@ -3,6 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from ftcomm.durable.records import EndedRecord, EpochMember, EpochRecord
 from ftcomm.protocol.messages import AllClosed, AskRoster, Closed, KnownRoster, RosterEntry
 from ftcomm.protocol.position import START
@@ -34,6 +36,7 @@ from ftcomm_tracker.core.events import (
     StopAsked,
     StoreSeen,
     TakeGeneration,
+    Tick,
 )
 from ftcomm_tracker.core.rebuild.decision import Rebuild
 from ftcomm_tracker.core.reporting.explain import explain
@@ -411,9 +414,12 @@ def test_without_a_plan_in_force_it_begins_the_next_attempt() -> None:
         assert only(waiting.sees(chain, silent=True), StartAttempt) == StartAttempt()
 
 
+STOPPED = EndedRecord(1, 1, "JobStoppedError", "enough", 4, START, -1)
+
+
 def test_a_job_that_has_ended_is_ended_here_with_the_same_words() -> None:
     waiting = Waiting()
-    waiting.sees(replace(CHAIN, ended=EndedRecord(1, 1, "JobStoppedError", "enough", 4, START, -1)))
+    waiting.sees(replace(CHAIN, ended=STOPPED))
     told = decisions(waiting.tell(Joined(1, member("w0"))))
     assert (told[1].error, told[1].cause) == ("JobStoppedError", "enough")
 
@@ -423,6 +429,25 @@ def test_a_job_that_has_finished_is_told_as_finished() -> None:
     waiting.sees(replace(CHAIN, finished=3))
     came = sends(waiting.tell(Joined(1, member("w0", closed=True))))
     assert came[-1] == (1, AllClosed(3))
+
+
+@pytest.mark.parametrize("changes", [{"finished": 3}, {"ended": STOPPED}])
+def test_of_an_ended_job_it_knows_the_attempt_as_its_own(changes: dict[str, Any]) -> None:
+    """Else it takes that record for another tracker's, and ends before it has told anyone."""
+    waiting = Waiting()
+    waiting.sees(replace(CHAIN, **changes))
+    durable = waiting.roster.durable
+    assert (durable.attempt, durable.attempt_nonce, durable.in_store) == (1, b"n", True)
+
+
+def test_a_good_end_is_told_to_late_workers_for_a_while_and_is_one_here() -> None:
+    waiting = Waiting()
+    waiting.sees(replace(CHAIN, finished=3))
+    waiting.now = SETTINGS.reattach_within - 1
+    came = waiting.tell(Joined(1, member("w0", closed=True)))
+    waiting.now = SETTINGS.reattach_within
+    ended = waiting.tell(Tick())
+    assert (sends(came)[-1], only(ended, JobEnded)) == ((1, AllClosed(3)), JobEnded(True))
 
 
 def test_the_version_of_the_parent_is_known() -> None:

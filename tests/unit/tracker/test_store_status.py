@@ -1,13 +1,22 @@
 """Durable checkpoints in `status`, `explain` and `doctor`."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from ftcomm.protocol.durable.store_messages import Marked, WriteFailed
-from ftcomm.protocol.messages import Blocked, FatalDecision, Heartbeat
+from ftcomm.protocol.messages import Blocked, Closed, FatalDecision, Heartbeat
 from ftcomm.protocol.signature import DURABLE, Kind, Signature
-from ftcomm_tracker.core.events import ConnectionLost, GivenUp, VersionPut
+from ftcomm_tracker.core.events import (
+    ConnectionLost,
+    Effect,
+    FinishedPut,
+    GivenUp,
+    Note,
+    StopAsked,
+    VersionPut,
+)
 from ftcomm_tracker.core.reporting.explain import explain
 from ftcomm_tracker.core.reporting.status import table
 from ftcomm_tracker.operator.doctor import check_store
@@ -65,6 +74,36 @@ def test_a_host_without_the_store_ends_a_job_that_has_nothing_durable(
     told = {decision.error for _, decision in sent if isinstance(decision, FatalDecision)}
     assert told == ({"ConfigError"} if ends else set())
     assert ends or line_of(scenario).endswith("; rank 0: not the store")
+
+
+TROUBLE = "rank 0: No space left on device"
+
+
+def test_the_log_names_trouble_once_and_at_the_end() -> None:
+    """Both ends of a job: all ranks close, and a fatal decision."""
+    ends: list[Callable[[ScenarioRun], list[Effect]]] = [
+        lambda scenario: [
+            *scenario.tell_said(1, Closed(5)),
+            *scenario.tell_said(2, Closed(5)),
+            *scenario.tell(FinishedPut()),
+        ],
+        lambda scenario: scenario.tell(StopAsked("enough")),
+    ]
+    for end in ends:
+        scenario = in_trouble()
+        failed = WriteFailed(5, True, "No space left on device")
+        effects = [*scenario.tell_said(1, failed), *end(scenario)]
+        said = [e.text for e in effects if isinstance(e, Note) and TROUBLE in e.text]
+        assert said == [
+            f"the job ends, and not all could be written: {TROUBLE}; no checkpoint is durable"
+        ]
+
+
+def test_the_first_failure_is_in_the_log() -> None:
+    scenario = running_with_store()
+    scenario.said(1, Marked(5, b"d", 9, None, (), 0))
+    said = scenario.tell_said(1, WriteFailed(5, True, "No space left on device"))
+    assert said == [Note("warning", f"checkpoint 5 waits, the job goes on: {TROUBLE}")]
 
 
 def test_a_store_that_takes_nothing_is_told() -> None:

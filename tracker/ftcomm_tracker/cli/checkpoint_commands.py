@@ -24,6 +24,7 @@ from ftcomm_tracker.cli.options import FILE, program_name, run_and_exit, with_op
 
 DAMAGED: Final = MissingObjectError.exit_code
 DEFAULT_KEEP = 3  # versions, as --keep of a job
+LEAST_KEEP = 1  # versions: the least that --keep of a job and of gc can be
 COMPLETE, INCOMPLETE, DELETED = "complete", "incomplete", "deleted"
 
 CHECKPOINT_EPILOG = """\b
@@ -89,14 +90,15 @@ def ls(url: str, *, as_json: bool) -> None:
     """List attempts and versions: when they were written, how large they are, what is there.
 
     A version is complete (every object that its record names is there), incomplete, or deleted
-    (by --keep or gc; its record stays). Only verify reads the objects themselves.
+    (by --keep or gc; its record stays). The newest is never deleted: without its objects it is
+    incomplete. Only verify reads the objects themselves.
     """
     run_and_exit(_ls, url, as_json)
 
 
 @checkpoint.command("verify", short_help="Read every byte of a store.", epilog=VERIFY_EPILOG)
 @with_options(_STORE_OPTIONS)
-@click.option("--newest", is_flag=True, help="Only the newest version that is not deleted.")
+@click.option("--newest", is_flag=True, help="Only the newest version.")
 def verify(url: str, *, as_json: bool, newest: bool) -> None:
     """Read every byte of every version that is not deleted, and compare the digests.
 
@@ -110,7 +112,7 @@ def verify(url: str, *, as_json: bool, newest: bool) -> None:
 @with_options(_STORE_OPTIONS)
 @click.option(
     "--keep",
-    type=click.IntRange(1),
+    type=click.IntRange(LEAST_KEEP),
     default=DEFAULT_KEEP,
     show_default=True,
     help="Number of the newest versions to keep.",
@@ -145,9 +147,7 @@ def export(url: str, path: Path, *, record: int | None, as_json: bool) -> None:
 async def _ls(url: str, as_json: bool) -> int:
     opened = _opened(url)
     present = _present(opened.store)
-    rows = [
-        _row(number, record, present) for number, record in sorted(opened.state.versions.items())
-    ]
+    rows = [_row(opened, number, present) for number in sorted(opened.state.versions)]
     if as_json:
         click.echo(json.dumps({**_summary(opened), "versions": rows}))
         return 0
@@ -162,14 +162,14 @@ async def _verify(url: str, as_json: bool, newest: bool) -> int:
     present = _present(opened.store)
     numbers = [
         number
-        for number, record in sorted(opened.state.versions.items())
-        if _state_of(record, present) != DELETED
+        for number in sorted(opened.state.versions)
+        if _state_of(opened, number, present) != DELETED
     ]
     found = []
     for number in numbers[-1:] if newest else numbers:
         record = opened.state.versions[number]
         damage = damage_of(opened.store, opened.series.series, record)
-        found.append({**_row(number, record, present), "damage": damage})
+        found.append({**_row(opened, number, present), "damage": damage})
         if not as_json:
             click.echo(_verified(number, record, damage))
     if as_json:
@@ -227,16 +227,14 @@ async def _export(url: str, path: Path, number: int | None, as_json: bool) -> in
 
 
 def _newest(opened: OpenedSeries) -> int:
-    """Record number of the newest version that is not deleted.
+    """Record number of the newest version.
 
     Raises:
         ConfigError: there is none.
     """
-    present = _present(opened.store)
-    for number in sorted(opened.state.versions, reverse=True):
-        if _state_of(opened.state.versions[number], present) != DELETED:
-            return number
-    raise ConfigError(f"{opened.store.url} has no version yet")
+    if not opened.state.versions:
+        raise ConfigError(f"{opened.store.url} has no version yet")
+    return max(opened.state.versions)
 
 
 # --- reading -------------------------------------------------------------------------------------
@@ -270,10 +268,13 @@ def _missing(record: VersionRecord, present: dict[str, int]) -> list[str]:
     return [part.name for part in record.parts if present.get(part.name, -1) < part.nbytes]
 
 
-def _state_of(record: VersionRecord, present: dict[str, int]) -> str:
+def _state_of(opened: OpenedSeries, number: int, present: dict[str, int]) -> str:
+    record = opened.state.versions[number]
     if not _missing(record, present):
         return COMPLETE
-    return DELETED if is_deleted(record, present) else INCOMPLETE
+    # The store does not say how many are kept. Every job keeps this many: their loss is damage.
+    is_kept = number in opened.state.kept(LEAST_KEEP)
+    return DELETED if is_deleted(record, present) and not is_kept else INCOMPLETE
 
 
 # --- output --------------------------------------------------------------------------------------
@@ -293,7 +294,8 @@ def _summary(opened: OpenedSeries) -> dict[str, Any]:
     }
 
 
-def _row(number: int, record: VersionRecord, present: dict[str, int]) -> dict[str, Any]:
+def _row(opened: OpenedSeries, number: int, present: dict[str, int]) -> dict[str, Any]:
+    record = opened.state.versions[number]
     return {
         "record": number,
         "attempt": record.attempt,
@@ -303,7 +305,7 @@ def _row(number: int, record: VersionRecord, present: dict[str, int]) -> dict[st
         "stored_nbytes": sum(present.get(part.name, 0) for part in record.parts),
         "objects": len(record.parts),
         "missing": _missing(record, present),
-        "state": _state_of(record, present),
+        "state": _state_of(opened, number, present),
     }
 
 

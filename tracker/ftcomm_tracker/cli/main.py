@@ -1,6 +1,7 @@
 """The command line: `serve`, `run` and `supervise`; the other commands are added to them."""
 
 import logging
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import click
 
 import ftcomm
 from ftcomm.config.environment import WorkerOptions
-from ftcomm.errors import exit_code_of
+from ftcomm.errors import ConfigError, exit_code_of
 from ftcomm_tracker.cli.checkpoint_commands import checkpoint
 from ftcomm_tracker.cli.help_commands import completion, help_command
 from ftcomm_tracker.cli.job_commands import clean, list_jobs
@@ -262,7 +263,7 @@ def run(command: tuple[str, ...], **given: Any) -> None:
     preload = _preload(given)
     serving = _serve_options(given)
     options = RunOptions(serving, command, restarts, preload, log_options)
-    run_and_exit(run_job, options, say=log_options.say_error)
+    run_and_exit(_run, options, say=log_options.say_error)
 
 
 SUPERVISE_EPILOG = """\b
@@ -317,6 +318,17 @@ def supervise(command: tuple[str, ...], **given: Any) -> None:
     log_options = _log_options(given)
     limits = (_restart_limits(given), _preload(given))
     run_and_exit(_supervise, command, *limits, given, log_options, say=log_options.say_error)
+
+
+async def _run(options: RunOptions) -> int:
+    """Run the job, unless its command cannot be: that is known before there is a job."""
+    program = options.command[0]
+    if shutil.which(program) is None:
+        raise ConfigError(
+            f"cannot run {program!r}: no such program can be executed",
+            remedy="check the command after --",
+        )
+    return await run_job(options)
 
 
 async def _serve(

@@ -15,8 +15,19 @@ from ftcomm.errors import ConfigError, FtcommError
 from ftcomm_tracker.launcher.signals import leaves_of, raising_interrupts
 from ftcomm_tracker.standard_streams import INTERRUPTED, StandardOutputError
 
-DIRECTORY = click.Path(file_okay=False, path_type=Path)
-FILE = click.Path(dir_okay=False, path_type=Path)
+
+class NamedPath(click.Path):
+    """A path that is not empty: `Path("")` would be the working directory."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Refuse an empty text, as of a shell variable that is not set; else as click does."""
+        if value == "":
+            self.fail("an empty path", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+DIRECTORY = NamedPath(file_okay=False, path_type=Path)
+FILE = NamedPath(dir_okay=False, path_type=Path)
 HELP_NAMES: Final = {"help_option_names": ["-h", "--help"]}  # of a group; its commands inherit them
 # Options behind the worker's command belong to that command, as with mpirun and torchrun.
 COMMAND_LAST: Final = {"allow_interspersed_args": False, **HELP_NAMES}

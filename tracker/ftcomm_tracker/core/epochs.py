@@ -248,6 +248,7 @@ def tell_finished(group: GroupState) -> None:
         group.send(conn, AllClosed(final) if in_slots else finished)
         group.end.told(peer.hello.worker_id)
     group.note("info", f"all ranks have closed at version {final}")
+    _note_write_trouble(group)
     group.over(group.now + FAREWELL_S + group.settings.detect_within)
 
 
@@ -275,7 +276,14 @@ def tell_end(group: GroupState, fatal_decision: FatalDecision) -> None:
         group.send(conn, fatal_decision)
         group.end.told(peer.hello.worker_id)
     group.note("error", f"{fatal_decision.error}: {fatal_decision.cause}")
+    _note_write_trouble(group)
     group.over(group.now + FAREWELL_S + group.settings.detect_within)
+
+
+def _note_write_trouble(group: GroupState) -> None:
+    """Who reads the end alone learns that newer checkpoints are not in the store."""
+    for level, text in group.versions.write_trouble.at_the_end(group.versions.newest):
+        group.note(level, text)
 
 
 def _rolled_back(group: GroupState, cause: str) -> tuple[str, str]:

@@ -20,7 +20,9 @@ async def open_listener(host: str, port: int) -> trio.SocketListener:
     """
     try:
         found = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM)
-        address = str(found[0][4][0])
+        family, address = found[0][0], str(found[0][4][0])
+        if address in WILDCARDS:
+            await _check_own_name(host, family)
         listeners: Sequence[trio.SocketListener] = await trio.open_tcp_listeners(
             port, host=address, backlog=BACKLOG
         )
@@ -31,6 +33,28 @@ async def open_listener(host: str, port: int) -> trio.SocketListener:
             remedy=_remedy(error),
         ) from error
     return listeners[0]
+
+
+async def _check_own_name(host: str, family: int) -> None:
+    """See that what is dialled in place of a wildcard has an address of the family that listens.
+
+    A name that only the workers' resolver knows passes.
+
+    Raises:
+        ConfigError: it has others alone.
+    """
+    name = socket.gethostname()
+    try:
+        found = await trio.socket.getaddrinfo(name, None, type=trio.socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return
+    if family in {each[0] for each in found}:
+        return
+    kind, own = ("IPv6", "::1") if family == socket.AF_INET6 else ("IPv4", "127.0.0.1")
+    raise ConfigError(
+        f"--host {host}: workers dial the name of this machine, and {name} has no {kind} address",
+        remedy=f"give the {kind} address that they reach, or {own} if all run on this machine",
+    )
 
 
 def _remedy(error: OSError | UnicodeError) -> str:
@@ -59,6 +83,12 @@ def peer_name(stream: trio.SocketStream) -> str:
 def join_address(host: str, port: int) -> str:
     """``host:port``, an IPv6 host in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def without_brackets(host: str) -> str:
+    """The host as a resolver takes it, of an IPv6 address that was given as in a URL."""
+    is_bracketed = host.startswith("[") and host.endswith("]") and ":" in host
+    return host[1:-1] if is_bracketed else host
 
 
 def host_in(address: str) -> str:

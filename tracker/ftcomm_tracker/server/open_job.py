@@ -9,6 +9,7 @@ gives the address back.
 import contextlib
 import re
 import secrets
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -31,7 +32,7 @@ from ftcomm_tracker.core.standby.watch import Standby
 from ftcomm_tracker.server.file_limit import allow_open_files
 from ftcomm_tracker.server.job_id import draw_job_id
 from ftcomm_tracker.server.journal import Journal, Remembered, remembered
-from ftcomm_tracker.server.listener import join_address, open_listener
+from ftcomm_tracker.server.listener import join_address, open_listener, without_brackets
 from ftcomm_tracker.server.server import Server
 from ftcomm_tracker.server.state_dir import (
     StateLock,
@@ -124,8 +125,8 @@ async def open_job(options: ServeOptions) -> OpenJob:
             another tracker serves from the directory.
     """
     _check_rebuild(options)
-    state_dir = make_state_dir(options.state_dir or Path(tempfile.mkdtemp(prefix="ftcomm-")))
     async with contextlib.AsyncExitStack() as undo:
+        state_dir = make_state_dir(options.state_dir or _temporary(undo))
         lock = StateLock.take(state_dir)
         if lock is not None:
             undo.callback(lock.close)
@@ -171,6 +172,13 @@ async def open_job(options: ServeOptions) -> OpenJob:
     )
     server = Server(roster, journal, token, listener, begun.chain)
     return OpenJob(server, journal, durable, settings, token.path, state_dir)
+
+
+def _temporary(undo: contextlib.AsyncExitStack) -> Path:
+    """Make a state directory, which a refused start removes: nobody would know of it."""
+    path = Path(tempfile.mkdtemp(prefix="ftcomm-"))
+    undo.callback(shutil.rmtree, path, ignore_errors=True)
+    return path
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +317,7 @@ async def _listen(
     """Listen where the options or the last tracker say; returns the host as it was given, too."""
     host = options.host or (before.host if before else DEFAULT_HOST)
     port = options.port or (before.port if before else 0)
-    listener = await open_listener(host, port)
+    listener = await open_listener(without_brackets(host), port)
     undo.push_async_callback(listener.aclose)
     return listener, host
 

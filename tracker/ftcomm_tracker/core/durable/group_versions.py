@@ -42,7 +42,7 @@ def on_member_wrote(
             words = f"the checkpoint store of rank {rank}: {reason}"
             end_with_error(group, ConfigError.__name__, words, group.members.progress(), rank)
         case WriteFailed(version, holds):
-            group.versions.on_failed(rank, message, group.now)
+            group.versions.on_failed(rank, message, group.now, out)
             if not holds:
                 cannot_write(group, rank, version)
         case ResultsJournalled():

@@ -23,6 +23,7 @@ from ftcomm_tracker.core.durable.pending_version import (
     seqnos_of,
 )
 from ftcomm_tracker.core.durable.store_facts import StoreFacts
+from ftcomm_tracker.core.durable.write_trouble import WriteTrouble
 from ftcomm_tracker.core.events import PutVersion
 
 # Members commit a version within milliseconds of each other, and pack it at the same speed. Who is
@@ -52,6 +53,7 @@ class DurableVersions:
         newest: the newest version that has a record.
         newest_at: when its record was put, None if there is none.
         trouble: why the store or a member could not write last, empty if nothing is wrong.
+        write_trouble: what the log says of it.
         pending: versions without a record, by number.
     """
 
@@ -60,6 +62,7 @@ class DurableVersions:
         self.newest = facts.durable_version
         self.newest_at = None if facts.age_s is None else now - facts.age_s
         self.trouble = ""
+        self.write_trouble = WriteTrouble()
         self.pending: dict[int, PendingVersion] = {}
         self._world_size = world_size
         self._prelude = facts.prelude
@@ -120,19 +123,22 @@ class DurableVersions:
         pending = self.pending.get(written.version)
         if pending is not None:
             self.trouble = ""
+            self.write_trouble.forget(rank)
             pending.on_written(rank, written)
 
-    def on_failed(self, rank: int, failed: WriteFailed, now: float) -> None:
+    def on_failed(self, rank: int, failed: WriteFailed, now: float, out: Outbox) -> None:
         """A member could not write."""
         pending = self.pending.get(failed.version)
         if pending is None:
             return
         if failed.holds:
             self.trouble = f"rank {rank}: {failed.reason}"
+            out.notes += self.write_trouble.on_failed(rank, failed.version, failed.reason)
         pending.on_failed(rank, holds=failed.holds, until=now + RETRY_S)
 
     def lose(self, rank: int) -> None:
         """A member's connection is gone."""
+        self.write_trouble.forget(rank)  # its next process may be where it can
         for pending in self.pending.values():
             pending.lose(rank)
 
@@ -150,6 +156,7 @@ class DurableVersions:
         self.pending = {v: each for v, each in self.pending.items() if v > self.newest}
         out.messages.append((ALL, VersionDurable(self.attempt, version)))
         out.notes.append(("info", f"checkpoint {version} is durable"))
+        out.notes += self.write_trouble.on_put()
 
     def on_put_delayed(self, reason: str) -> None:
         """The store does not take the record; the driver goes on trying."""

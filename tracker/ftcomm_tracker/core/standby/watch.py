@@ -15,7 +15,7 @@ from ftcomm.durable.records import EpochMember, EpochRecord
 from ftcomm.errors import RolledBackError
 from ftcomm.protocol.messages import Hello, KnownRoster, RosterEntry
 from ftcomm.protocol.position import PRELUDE
-from ftcomm_tracker.core.durable.chain_facts import ChainFacts
+from ftcomm_tracker.core.durable.chain_facts import ChainFacts, RecordedAttempt
 from ftcomm_tracker.core.durable_state import Durable, RankOwner
 from ftcomm_tracker.core.rebuild.decision import EPOCH_GAP
 
@@ -151,8 +151,7 @@ class Standby:
         chain = self.chain
         assert chain is not None
         attempt = chain.newest_attempt
-        begun = next((each for each in chain.attempts if each.attempt == attempt), None)
-        assert begun is not None
+        begun = _newest_of(chain)
         roster = self.roster(answer, entries)
         hosts = {entry.nonce: entry.host for entry in entries}
         hosts |= {hello.nonce: hello.host for hello in hellos}
@@ -204,7 +203,15 @@ class Standby:
             final_version=chain.finished,
             fatal_decision=None if chain.finished > PRELUDE else chain.fatal_decision,
             attempt=chain.newest_attempt,
+            # Without it the attempt's record in the store is another tracker's, and ends this one.
+            attempt_nonce=_newest_of(chain).nonce,
+            in_store=True,
         )
+
+
+def _newest_of(chain: ChainFacts) -> RecordedAttempt:
+    """The newest attempt of a chain that has one."""
+    return next(each for each in chain.attempts if each.attempt == chain.newest_attempt)
 
 
 def journalled_roster(places: Iterable[RankOwner], newest: EpochRecord) -> tuple[EpochMember, ...]:

@@ -1,0 +1,38 @@
+"""Starts that are refused: nothing is left of them, and the words name the option."""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.unit.tracker.test_cli import invoke
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("run", "-n", "0", "true"), "-n 0: a job has 1 to"),
+        (("run", "-n", "1", "--detect-within", "0", "true"), "--detect-within"),
+        (("run", "-n", "1", "--host", "nosuch.invalid", "true"), "cannot listen on nosuch.invalid"),
+        (("run", "-n", "1", "nosuchprogram"), "cannot run 'nosuchprogram'"),
+        (("serve", "-n", "1", "--checkpoint", "foo://x"), "foo"),
+        (("serve", "-n", "1", "--host", "nosuch.invalid"), "cannot listen on nosuch.invalid"),
+    ],
+)
+def test_a_refused_start_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], words: str
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    status, text = invoke(*options)
+    assert (status, words in text, list(tmp_path.iterdir())) == (64, True, []), text
+
+
+@pytest.mark.parametrize("option", ["--state-dir", "--token-file"])
+def test_an_empty_path_is_not_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, text = invoke("serve", "-n", "0", option, "")
+    said = f"Invalid value for '{option}': an empty path" in text
+    assert (status, said, list(tmp_path.iterdir())) == (2, True, []), text
