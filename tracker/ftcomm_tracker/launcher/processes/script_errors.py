@@ -101,6 +101,13 @@ class TracebackReader:
         return None
 
     @property
+    def is_of_ftcomm(self) -> bool:
+        """True if the newest output is the traceback of an `FtcommError`."""
+        if not (self.essential and self._is_reading):
+            return False
+        return self.lines[self.essential - 1].startswith(f"{errors.__name__}.")
+
+    @property
     def _is_reading(self) -> bool:
         """True from a traceback's beginning until too much has followed it."""
         after = len(self.lines) - self.essential if self.essential else 0
