@@ -56,6 +56,8 @@ class WorkerStatusReply:
     ``closed``: its rank has completed its close().
     ``progress`` is the highest position known of any member.  ``over``: the job has ended, well if
     ``error`` is empty, else by that exception with that cause.  ``generation`` is the tracker's.
+    ``process`` is about the one that the supervisor has named last: ``starting`` before its hello,
+    ``joined``, ``left`` once it has said that it leaves the job, empty if none is known.
     """
 
     number: U32
@@ -70,6 +72,8 @@ class WorkerStatusReply:
     error: Name = ""
     cause: Prose = ""
     generation: U32 = 0
+    process: Name = ""
+    replace_within_ms: U32 = 0
 
 
 @dataclass(frozen=True, slots=True)

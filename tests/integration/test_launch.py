@@ -107,6 +107,14 @@ def test_a_ranks_exception_is_raised_with_its_rank_and_traceback(
     assert output.count("starting it again") == 1
 
 
+def test_wrong_arguments_that_no_signature_shows_end_the_job_the_second_time(
+    launch: Launch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(TypeError, match="'int' object is not iterable"):
+        launch(max, 2, (1,))
+    assert "starting it again in" not in capsys.readouterr().err
+
+
 def test_an_exception_that_cannot_be_rebuilt_is_told_by_its_text(launch: Launch) -> None:
     with pytest.raises(ftcomm.ScriptFailedError, match="DataError: row 3, column x") as caught:
         launch(launched.fail_by_own_class)

@@ -11,13 +11,22 @@ import pytest
 import ftcomm
 from ftcomm.errors import ConfigError
 from ftcomm_tracker.embedding import pickled
-from ftcomm_tracker.embedding.arguments import checked_settings, naming_arguments
+from ftcomm_tracker.embedding.arguments import checked_call, checked_settings, naming_arguments
 from ftcomm_tracker.embedding.launch_folder import HostEnd, LaunchFolder, WorkerReport
 from ftcomm_tracker.embedding.outcomes import results_of
 
 
-def work() -> int:
-    return 1
+def work(*given: object) -> int:
+    return len(given)
+
+
+def train(steps: int, *, rate: float = 0.1) -> float:
+    return steps * rate
+
+
+@functools.wraps(train)
+def train_ten() -> float:
+    return train(10)
 
 
 @pytest.mark.parametrize(
@@ -43,6 +52,36 @@ def work() -> int:
 def test_wrong_arguments_of_launch_are_named(given: dict[str, Any], refusal: str) -> None:
     with pytest.raises(ConfigError, match=refusal):
         ftcomm.launch(**{"function": work, "workers": 2, **given})
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "refusal"),
+    [
+        ((1, 2), {}, r"train\(.*\) -> float with 2 positional arguments: too many positional"),
+        ((), {"rate": 1}, "with 0 positional arguments and rate: missing a required argument"),
+        ((1,), {"rat": 1}, "got an unexpected keyword argument 'rat'"),
+    ],
+)
+def test_arguments_that_a_function_does_not_take_are_refused_at_once(
+    args: tuple[Any, ...], kwargs: dict[str, Any], refusal: str
+) -> None:
+    with pytest.raises(TypeError, match=refusal):
+        ftcomm.launch(train, 2, args, kwargs)
+
+
+@pytest.mark.parametrize(
+    ("function", "args"),
+    [
+        (train, (1,)),
+        (train_ten, ()),  # what it wraps takes an argument
+        (functools.partial(train, rate=2.0), (1,)),
+        (max, (1, 2)),  # it shows no signature
+    ],
+)
+def test_arguments_that_a_function_takes_are_not_refused(
+    function: Any, args: tuple[Any, ...]
+) -> None:
+    checked_call(function, args, None)
 
 
 @pytest.mark.parametrize("given", [{"workers": None}, {"workers": 2, "settings": {"keep": 0}}])

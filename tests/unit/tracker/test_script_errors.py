@@ -29,6 +29,30 @@ try:
 except KeyError as error:
     raise RuntimeError("no weights") from error
 """
+GROUP = """
+def load(step):
+    raise ValueError(f"bad row {step}")
+
+found = []
+for step in range(4):
+    try:
+        load(step)
+    except ValueError as error:
+        found.append(error)
+inner = ExceptionGroup("workers", found[:1])
+raise ExceptionGroup("unhandled errors in a TaskGroup", [inner, *found[1:]])
+"""
+GROUP_TEXT = (
+    "ExceptionGroup: unhandled errors in a TaskGroup (4 sub-exceptions)"
+    " [ExceptionGroup: workers (1 sub-exception); ValueError: bad row 0; ValueError: bad row 1;"
+    " ValueError: bad row 2; ValueError: bad row 3]"
+)
+CAUSED_BY_A_GROUP = """
+try:
+    raise ExceptionGroup("many", [KeyError("weights")])
+except ExceptionGroup as error:
+    raise RuntimeError("no weights") from error
+"""
 LOGGED = """
 import sys, traceback
 try:
@@ -62,6 +86,9 @@ def reader_of(output: bytes) -> TracebackReader:
         (BROKEN, "ModuleNotFoundError: No module named 'missing_module_of_this_test'", 1),
         (DEEP, "ValueError: bad batch of <object object at 0x>", 3),
         (CHAINED, "RuntimeError: no weights", 6),
+        (GROUP, GROUP_TEXT, 12),
+        (CAUSED_BY_A_GROUP, "RuntimeError: no weights", 5),
+        ("raise ExceptionGroup('busy', [TimeoutError('the store')])", None, 0),
         ("x = 1\nif x\n    pass\n", "SyntaxError: expected ':'", 2),
         ("raise TimeoutError('the store is busy')", None, 0),
         ("raise SystemExit(1)", None, 0),
@@ -91,7 +118,7 @@ def test_a_script_that_does_not_exist_is_an_error_of_the_command() -> None:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("script", [BROKEN, DEEP, CHAINED, "if x\n"])
+@pytest.mark.parametrize("script", [BROKEN, DEEP, CHAINED, "if x\n", GROUP])
 @pytest.mark.parametrize("by_line", [True, False])
 def test_the_same_traceback_is_not_shown_again(script: str, by_line: bool, tmp_path: Path) -> None:
     _, output = error_output(tmp_path, script)

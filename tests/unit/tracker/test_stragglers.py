@@ -1,10 +1,13 @@
 """Workers that outlive their job, and jobs that outlive worker and tracker."""
 
+import re
+
 import pytest
 import trio
 import trio.testing
 
 from ftcomm.errors import TrackerLostError
+from ftcomm.protocol.operator_messages import WorkerStatusReply
 from ftcomm.protocol.position import START, Position
 from ftcomm_tracker.core.events import JobEnded
 from ftcomm_tracker.launcher import launcher as launch
@@ -64,6 +67,9 @@ class LostJob:
     def has_rank(self, worker_id: str) -> bool:
         return True
 
+    def standing_of(self, worker_id: str, number: int) -> WorkerStatusReply:
+        return WorkerStatusReply(number, True, False, False, START, "", 0, 5000, over=True)
+
     def progress(self) -> Position:
         return START
 
@@ -88,6 +94,43 @@ async def test_a_worker_that_goes_on_after_the_end_is_named_and_then_ended(
         "worker 0 still runs, though the job is over; it has 0.1 s to end by itself",
         "worker 0 was killed by SIGTERM",
     ]
+
+
+class DoneJob(LostJob):
+    """A job that ends well while its worker runs."""
+
+    outcome = JobEnded(True)
+
+
+async def test_a_worker_that_goes_on_after_a_good_end_is_named_and_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(launch, "STRAGGLERS_AFTER_S", 0.0)
+    heard_all = trio.Event()
+
+    class Heard(Console):
+        def warn(self, text: str) -> None:
+            said.append(text)
+            heard_all.set()
+
+    said: list[str] = []
+    console = Heard(LineFormat(as_json=False, clock=lambda: 0.0), write=lambda *_: None)
+    options = LaunchOptions(("0",), ("sleep", "1000"), end_grace_s=0.1, term_grace_s=0.0)
+    job = DoneJob()
+    launcher = Launcher(options, job, console, {"PATH": "/bin:/usr/bin"})
+    statuses = []
+
+    async def run() -> None:
+        statuses.append(await launcher.run())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run)
+        nursery.start_soon(job.end)
+        await heard_all.wait()
+        assert launcher.kill("0")  # it ran
+    pattern = r"worker 0 \(pid \d+\) still runs, though the job has ended well: waiting for its end"
+    assert (statuses, said[1:]) == ([0], ["worker 0 was killed by SIGKILL"])
+    assert re.match(pattern, said[0])
 
 
 class ForsakenJob(LostJob):

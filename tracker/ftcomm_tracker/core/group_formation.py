@@ -26,12 +26,14 @@ class Launched:
         pid: its number there; 0 if the launcher runs none at present.
         since: when it was started, on the tracker's clock.
         has_joined: it has called ``init()`` and said hello.
+        has_left: it has said since that it leaves the job.
     """
 
     host: str
     pid: int
     since: float
     has_joined: bool = False
+    has_left: bool = False
 
 
 @dataclass(slots=True)
@@ -54,7 +56,22 @@ class Launches:
         """The worker's process has called ``init()``."""
         launched = self._by_worker.get(worker_id)
         if launched is not None:
-            self._by_worker[worker_id] = replace(launched, has_joined=True)
+            self._by_worker[worker_id] = replace(launched, has_joined=True, has_left=False)
+
+    def note_left(self, worker_id: str, pid: int) -> None:
+        """The process group `pid` has left; one that its launcher has not named is not noted."""
+        launched = self._by_worker.get(worker_id)
+        if launched is not None and launched.pid == pid:
+            self._by_worker[worker_id] = replace(launched, has_left=True)
+
+    def standing(self, worker_id: str) -> str:
+        """The process that a launcher runs as this worker, as in `WorkerStatusReply.process`."""
+        launched = self._by_worker.get(worker_id)
+        if launched is None or not launched.pid:
+            return ""
+        if launched.has_left:
+            return "left"
+        return "joined" if launched.has_joined else "starting"
 
     @property
     def workers(self) -> Collection[str]:

@@ -96,6 +96,7 @@ def on_said(group: GroupState, peer: Peer, message: WorkerMessage) -> None:
             on_member_wrote(group, rank, message)
         case Leave(reason, position):
             group.members.hear_position(peer, position)
+            group.launches.note_left(peer.hello.worker_id, peer.hello.group)
             group.drop(peer.conn, reason)
             words = f"worker {peer.hello.worker_id} left: {reason}"
             _after_loss(group, rank, words, loss=Loss.LEFT)

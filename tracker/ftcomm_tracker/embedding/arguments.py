@@ -2,14 +2,17 @@
 
 import contextlib
 import difflib
+import inspect
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ftcomm.config.environment import job_settings, read_algorithm_table
 from ftcomm.config.job_settings import SETTINGS
+from ftcomm.config.plurals import counted
 from ftcomm.errors import ConfigError
 from ftcomm.protocol.field_types import MAX_WORLD_SIZE
+from ftcomm_tracker.embedding.pickled import name_of
 from ftcomm_tracker.launcher.restart_policy import RestartLimits
 
 MAX_RESTART_WINDOW_S = 30 * 86400.0  # as on the command line
@@ -93,6 +96,7 @@ def checked_call(function: object, args: object, kwargs: object) -> None:
 
     Raises:
         ConfigError: the function or its arguments are of another kind.
+        TypeError: the function does not take these arguments.
     """
     if not callable(function):
         raise ConfigError(f"the function is {function!r}, which cannot be called")
@@ -100,6 +104,32 @@ def checked_call(function: object, args: object, kwargs: object) -> None:
         raise ConfigError(f"args is {args!r}, must be a tuple or a list")
     if kwargs is not None and not (isinstance(kwargs, Mapping) and _are_texts(kwargs)):
         raise ConfigError(f"kwargs is {kwargs!r}, must have values by name")
+    _check_binding(function, args, kwargs or {})
+
+
+def _check_binding(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> None:
+    """Raise now what each worker would raise; a function that shows no signature may take all."""
+    if getattr(function, "__signature__", None) is not None:  # it may tell what it wraps
+        return
+    try:
+        # What a decorator wraps may take other arguments than the decorated function.
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(
+            f"launch would call {name_of(function)}{signature} with {_shown(args, kwargs)}: {error}"
+        ) from None
+
+
+def _shown(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """How many arguments a call has, and the names of those that have one."""
+    shown = counted(len(args), "positional argument")
+    return f"{shown} and {', '.join(kwargs)}" if kwargs else shown
 
 
 def _are_texts(values: Iterable[object]) -> bool:

@@ -71,6 +71,7 @@ def launch(
 
     Raises:
         ConfigError: an argument is wrong, or cannot be sent to the workers.
+        TypeError: the function does not take `args` and `kwargs`.
         Exception: what the function has raised, with a note that has rank and traceback. A worker
             that fails is started again once; the second time the same error ends the job.
         FtcommError: the job's own error otherwise, as every rank raises it.

@@ -101,9 +101,15 @@ def _dump_error(error: BaseException) -> bytes:
 
 
 def _of_function(error: BaseException) -> TracebackType | None:
-    """The error's traceback, without the frames of this file and those of the library."""
+    """The error's traceback, without the frames of this file and those of the library.
+
+    Where nothing else is left, the last frame of this file stays: an error without any is printed
+    without a header, and no launcher would see that it is the script's.
+    """
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        if trace.tb_next is None:
+            return trace
         trace = trace.tb_next
     return to_the_last_line_of_the_script(trace) if isinstance(error, errors.FtcommError) else trace
 

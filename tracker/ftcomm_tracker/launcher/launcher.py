@@ -22,12 +22,14 @@ from ftcomm.config.backoff import RESTART_BACKOFF
 from ftcomm.config.plurals import counted
 from ftcomm.diagnostics import os_errors
 from ftcomm.errors import FencedError, FtcommError, JobFinishedError, exit_code_of
+from ftcomm.protocol.operator_messages import WorkerStatusReply
 from ftcomm.protocol.position import Position
 from ftcomm_tracker.core.events import Died, GivenUp, JobEnded, LivenessAsserted, Supervised
 from ftcomm_tracker.launcher.console import Console
 from ftcomm_tracker.launcher.processes.child_process import DRAIN_DEADLINE_S, Child, start_child
+from ftcomm_tracker.launcher.processes.departure import leave_grace_s
 from ftcomm_tracker.launcher.processes.oom_counter import MemoryKills
-from ftcomm_tracker.launcher.processes.script_errors import RepeatFilter
+from ftcomm_tracker.launcher.processes.script_errors import RepeatFilter, ScriptError
 from ftcomm_tracker.launcher.processes.zygote import Zygote, prepare_prefork
 from ftcomm_tracker.launcher.restart_policy import (
     MAX_LAST_LINE,
@@ -87,6 +89,9 @@ class Job(Protocol):
     def has_rank(self, worker_id: str) -> bool:
         """True if that worker has a place in the group, whether it is connected or not."""
 
+    def standing_of(self, worker_id: str, number: int) -> WorkerStatusReply:
+        """What is known of that worker and of its process that was named last."""
+
     def progress(self) -> Position:
         """The highest position known of any member."""
 
@@ -126,6 +131,15 @@ def is_spare(options: LaunchOptions, job: Job, worker_id: str) -> bool:
         return False
     has_formed = any(map(job.has_rank, options.workers + options.spares))
     return has_formed or worker_id in options.spares
+
+
+def _script_error(child: Child, status: int) -> ScriptError | None:
+    """The error by which the script ended, if one is known."""
+    if not child.was_ended:
+        return child.traceback.error_of(status)
+    # It was killed while it waited for a thread, after its error.  One of this library's has its
+    # cause elsewhere, and without an exit status it is no decision about this worker.
+    return None if child.traceback.is_of_ftcomm else child.traceback.error_of(1)
 
 
 class Launcher:
@@ -304,7 +318,7 @@ class Launcher:
             progress=self._job.progress(),
             now=trio.current_time(),
             missed=missed,
-            error=child.traceback.error_of(status),
+            error=_script_error(child, status),
             as_spare=self._job.ended_as_spare(worker_id, child.process.pid),
             replaced=is_spare(self._options, self._job, worker_id),
         )
@@ -408,14 +422,40 @@ class Launcher:
         again: its place would stay empty until the job fails.
         """
         worker_id = child.worker_id
-        if child.is_computing():
+        computing = child.is_computing()
+        if computing:
             self._job.post(LivenessAsserted(worker_id))
+        self._end_departed(child, now, computing=computing)
         if not child.stopped or self._job.is_connected(worker_id):
             self._stopped_since.pop(worker_id, None)
         elif now >= self._stopped_since.setdefault(worker_id, now) + self._job.detect_within_s:
             del self._stopped_since[worker_id]
             self._console.warn(
                 f"worker {worker_id} is stopped (SIGSTOP) and has lost its place: killing it"
+            )
+            child.signal_group(signal.SIGKILL)
+
+    def _end_departed(self, child: Child, now: float, *, computing: bool) -> None:
+        """Kill a process that has left the job and does not end; it is started again."""
+        worker_id, job, departure = child.worker_id, self._job, child.departure
+        standing = job.standing_of(worker_id, 0)
+        connected = job.is_connected(worker_id)
+        departure.look(
+            standing.process,
+            connected=connected,
+            computing=computing,
+            failed=child.traceback.is_of_ftcomm,
+            now=now,
+        )
+        grace_s = leave_grace_s(standing.replace_within_ms / 1000)
+        if job.over.is_set() or job.has_closed(worker_id) or child.was_ended:
+            return
+        if departure.is_overdue(grace_s, now):
+            child.was_ended = True
+            self._console.warn(
+                f"worker {worker_id} (pid {child.process.pid}) has left the job, and its process"
+                f" has not ended within {grace_s:g} s (a thread of the script may still run):"
+                " killing it"
             )
             child.signal_group(signal.SIGKILL)
 
@@ -432,6 +472,7 @@ class Launcher:
         outcome = self._job.outcome
         if outcome is not None and outcome.ok:
             await self._end_spares()
+            await self._name_who_goes_on()
         elif outcome is not None:
             grace_s = self._options.end_grace_s
             with trio.move_on_after(grace_s):
@@ -453,6 +494,20 @@ class Launcher:
                 if child.running and is_spare(self._options, self._job, worker_id):
                     child.signal_group(number)
             await trio.sleep(self._options.term_grace_s)
+
+    async def _name_who_goes_on(self) -> None:
+        """Say which processes go on long after the job has ended well; none is ended.
+
+        A script may save a model for hours, which nobody can tell from a thread that hangs.
+        """
+        await trio.sleep(self._options.end_grace_s)
+        for worker_id, child in self._children.items():
+            if child.running and not is_spare(self._options, self._job, worker_id):
+                self._console.warn(
+                    f"worker {worker_id} (pid {child.process.pid}) still runs, though the job has"
+                    " ended well: waiting for its end; if it should do nothing any more, a thread"
+                    " of the script may keep it"
+                )
 
     async def _terminate(self) -> None:
         self._signal_all(signal.SIGTERM)

@@ -11,6 +11,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import trio
 
@@ -76,6 +77,7 @@ class RemoteJob:
         self._attached = False
         self._why_not = "it has not been tried yet"
         self._asked = 0
+        self._named_with = 0  # the question that first named the present process
         self._answered = 0
         self._asserting_liveness = False
         self._given_up: GivenUpNotice | None = None
@@ -111,6 +113,7 @@ class RemoteJob:
                 self._host, self._pid = host, pid
                 self._started_at = trio.current_time() - age_s
                 self._asked += 1  # the process is named with the next question
+                self._named_with = self._asked
         self._wake.set()
 
     async def catch_up(self) -> None:
@@ -147,6 +150,16 @@ class RemoteJob:
         assert worker_id == self._worker_id
         assert pid > 0
         return False
+
+    def standing_of(self, worker_id: str, number: int) -> WorkerStatusReply:
+        """The newest answer, as number `number`; without one a worker of which nothing is known."""
+        assert worker_id == self._worker_id
+        found = self._standing or WorkerStatusReply(
+            0, False, False, False, START, "", 0, round(MIN_DETECT_WITHIN_S * 1000), False
+        )
+        # An answer to an earlier question is about an earlier process.
+        process = found.process if self._answered >= self._named_with else ""
+        return replace(found, number=number, process=process)
 
     def has_rank(self, worker_id: str) -> bool:
         """True: a supervisor treats every worker as a member."""

@@ -35,6 +35,8 @@ def standing_of(group: GroupState, worker_id: str, number: int) -> WorkerStatusR
         error=fatal_decision.error if fatal_decision else "",
         cause=fatal_decision.cause if fatal_decision else "",
         generation=group.generation if group.rebuild is None else group.rebuild.generation,
+        process=group.launches.standing(worker_id),
+        replace_within_ms=round(group.settings.replace_within * 1000),
     )
 
 

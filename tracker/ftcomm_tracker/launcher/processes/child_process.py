@@ -21,6 +21,7 @@ from typing import IO, Protocol
 import trio
 
 from ftcomm.errors import ConfigError
+from ftcomm_tracker.launcher.processes.departure import Departure
 from ftcomm_tracker.launcher.processes.linux_calls import die_with_parent
 from ftcomm_tracker.launcher.processes.script_errors import RepeatFilter, TracebackReader
 
@@ -65,6 +66,8 @@ class Child:
         repeats: takes the traceback of the process before it out of its output.
         cpu_ticks: processor time at the last look, for liveness assertions.
         stopped: it was stopped (SIGSTOP, not a debugger) at the last look.
+        departure: since when it has been out of the job, if it has.
+        was_ended: the launcher has killed it because it had left the job.
     """
 
     worker_id: str
@@ -74,6 +77,8 @@ class Child:
     repeats: RepeatFilter = field(default_factory=lambda: RepeatFilter(TracebackReader()))
     cpu_ticks: int = 0
     stopped: bool = False
+    departure: Departure = field(default_factory=Departure)
+    was_ended: bool = False
 
     @property
     def running(self) -> bool:

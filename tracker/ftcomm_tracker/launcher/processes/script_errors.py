@@ -15,6 +15,11 @@ MAX_TRACEBACK_LINES = 400  # the interpreter abbreviates recursion; a longer one
 MAX_LINES_AFTER = 20  # between a traceback and the process's end: warnings, unraisable errors
 
 _HEADER = "Traceback (most recent call last):"
+_GROUP_HEADER = f"  + Exception Group {_HEADER}"
+_GROUP_MARGIN = "  | "  # before each line of a group's own traceback
+_PART_OF_GROUP = re.compile(r"\s+[|+]")
+# The line of an error within a group, at any depth.
+_MEMBER = re.compile(r"\s{4,}\| (?!(?:Exception Group )?Traceback \()(?P<text>\S.*)")
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+)')
 # Before its first frame a script's own syntax error has no header.
 _SYNTAX = re.compile(r'  File ".*", line \d+$')
@@ -79,6 +84,9 @@ class TracebackReader:
         self.lines: list[str] = []
         self.essential = 0
         self._place = ""
+        self._text = ""
+        self._members: list[str] = []
+        self._is_group = False
         self._last = ""
 
     def read(self, data: bytes) -> None:
@@ -93,12 +101,20 @@ class TracebackReader:
     def error_of(self, status: int) -> ScriptError | None:
         """The error by which the script ended with exit status `status`, if it is known."""
         if status in _STATUSES and self.essential and self._is_reading:
-            text = self.lines[self.essential - 1]
-            name = text.partition(":")[0].rpartition(".")[2].strip()
-            return None if name in _OF_THE_ENVIRONMENT else ScriptError(text, self._place)
+            if any(map(_is_of_the_environment, (self._text, *self._members))):
+                return None
+            members = f" [{'; '.join(self._members)}]" if self._members else ""
+            return ScriptError(self._text + members, self._place)
         if status == _USAGE or (status == 1 and _NO_SCRIPT.match(self._last)):
             return ScriptError(self._last) if self._last else None
         return None
+
+    @property
+    def is_of_ftcomm(self) -> bool:
+        """True if the newest output is the traceback of an `FtcommError`."""
+        if not (self.essential and self._is_reading):
+            return False
+        return self._text.startswith(f"{errors.__name__}.")
 
     @property
     def _is_reading(self) -> bool:
@@ -108,24 +124,48 @@ class TracebackReader:
 
     def _read_line(self, text: str) -> None:
         in_frames = self._is_reading and not self.essential
-        if text == _HEADER or (_SYNTAX.match(text) and not in_frames):
-            self._begin()
+        is_header = text in (_HEADER, _GROUP_HEADER)
+        if is_header or (_SYNTAX.match(text) and not in_frames):
+            self._begin(is_group=text == _GROUP_HEADER)
         elif not self._is_reading:
             return
         self.lines.append(text)
-        if self.essential or text == _HEADER:
+        if is_header:
             return
+        if self.essential:
+            self._read_member(text)
+        else:
+            self._read_frame(text.removeprefix(_GROUP_MARGIN) if self._is_group else text)
+
+    def _read_frame(self, text: str) -> None:
+        """Read a line between the header and the error's own line, or that one."""
         if frame := _FRAME.match(text):
             self._place = f"{frame['file']}:{frame['line']}"
         elif text and not text.startswith(" "):
             self.essential = len(self.lines)
+            self._text = text
 
-    def _begin(self) -> None:
+    def _read_member(self, text: str) -> None:
+        """Read a line behind the error's own: a group's members belong to its error."""
+        if not (self._is_group and self.essential == len(self.lines) - 1):
+            return
+        if _PART_OF_GROUP.match(text):
+            self.essential = len(self.lines)
+            if member := _MEMBER.match(text):
+                self._members.append(member["text"])
+
+    def _begin(self, *, is_group: bool) -> None:
         written = [line for line in self.lines[-3:] if line]
         if not (self._is_reading and written and written[-1] in _CHAINED):
             self.lines = []
         self.essential = 0
-        self._place = ""
+        self._place = self._text = ""
+        self._members = []
+        self._is_group = is_group
+
+
+def _is_of_the_environment(text: str) -> bool:
+    return text.partition(":")[0].rpartition(".")[2].strip() in _OF_THE_ENVIRONMENT
 
 
 class RepeatFilter:
