@@ -323,11 +323,16 @@ def supervise(command: tuple[str, ...], **given: Any) -> None:
 async def _run(options: RunOptions) -> int:
     """Run the job, unless its command cannot be: that is known before there is a job."""
     program = options.command[0]
-    if shutil.which(program) is None:
+
+    async def refuse(console: Console) -> int:
+        del console  # the refusal is on it, and in the files of --log-dir
         raise ConfigError(
             f"cannot run {program!r}: no such program can be executed",
             remedy="check the command after --",
         )
+
+    if shutil.which(program) is None:
+        return await with_console(options.log, "run", refuse)
     return await run_job(options)
 
 

@@ -281,7 +281,7 @@ def tell_end(group: GroupState, fatal_decision: FatalDecision) -> None:
 
 
 def _note_write_trouble(group: GroupState) -> None:
-    """Who reads the end alone learns that newer checkpoints are not in the store."""
+    """Say beside the end of the job that its newest checkpoints are not in the store."""
     for level, text in group.versions.write_trouble.at_the_end(group.versions.newest):
         group.note(level, text)
 
