@@ -25,12 +25,13 @@ from ftcomm.protocol.position import Position
 from ftcomm_tracker.core.events import Died, GivenUp, JobEnded, LivenessAsserted, Supervised
 from ftcomm_tracker.launcher.console import Console
 from ftcomm_tracker.launcher.processes.child_process import DRAIN_DEADLINE_S, Child, start_child
-from ftcomm_tracker.launcher.processes.departure import leave_grace_s
+from ftcomm_tracker.launcher.processes.departure import STARTING, leave_grace_s
 from ftcomm_tracker.launcher.processes.oom_counter import MemoryKills
 from ftcomm_tracker.launcher.processes.script_errors import RepeatFilter, ScriptError
 from ftcomm_tracker.launcher.processes.zygote import Zygote, prepare_prefork
 from ftcomm_tracker.launcher.restart_policy import (
     MAX_LAST_LINE,
+    NEVER_JOINED,
     PLACE_TAKEN,
     Finished,
     GiveUp,
@@ -133,6 +134,8 @@ def is_spare(options: LaunchOptions, job: Job, worker_id: str) -> bool:
 
 def _script_error(child: Child, status: int) -> ScriptError | None:
     """The error by which the script ended, if one is known."""
+    if status == 0 and not child.departure.has_joined:
+        return ScriptError(NEVER_JOINED)
     if not child.was_ended:
         return child.traceback.error_of(status)
     # It was killed while it waited for a thread, after its error.  One of this library's has its
@@ -222,6 +225,7 @@ class Launcher:
             self._console.begin(worker_id, f"worker {worker_id} is process {child.process.pid}")
             status = await self._attend(child)
             self._reap_orphans()
+            await self._hear_of_join(child, status)
             self._tell_pid(worker_id, 0)
             self._statuses[worker_id] = status
             delay_s = await self._after_exit(child, status)
@@ -274,12 +278,24 @@ class Launcher:
             nursery.cancel_scope.deadline = trio.current_time() + DRAIN_DEADLINE_S
         return status
 
+    async def _hear_of_join(self, child: Child, status: int) -> None:
+        """Ask whether a process that has ended with status 0 had said hello.
+
+        It has, as far as anybody can tell, unless the tracker knows the process from its start.
+        """
+        if status == 0 and not child.departure.has_joined:
+            await self._hear_tracker()
+            process = self._job.standing_of(child.worker_id, 0).process
+            child.departure.has_joined = process != STARTING
+
     async def _after_exit(self, child: Child, status: int) -> float | None:
         """Decide and act; returns the delay before the next start, None for no more."""
         worker_id = child.worker_id
         killed = status == -signal.SIGKILL
         memory = self._memory_kills.take(trio.current_time()) if killed else ""
-        self._job.post(Died(worker_id, child.process.pid, cause_of(status, child.tail, memory)))
+        joined = child.departure.has_joined
+        cause = cause_of(status, child.tail, memory, joined=joined)
+        self._job.post(Died(worker_id, child.process.pid, cause))
         await self._hear_tracker()  # what the worker said last counts
         missed = status in PLACE_TAKEN and (
             is_spare(
@@ -307,7 +323,7 @@ class Launcher:
             replaced=is_spare(self._options, self._job, worker_id),
         )
         if not (isinstance(decision, Finished) and status == 0):
-            how = describe_exit(status, memory) + (MISSED if missed else "")
+            how = describe_exit(status, memory, joined=joined) + (MISSED if missed else "")
             self._console.warn(f"worker {worker_id} {how}: {describe(decision)}")
         match decision:
             case RestartAfter(delay_s):
