@@ -176,6 +176,7 @@ def test_status_zero_without_close_is_a_death() -> None:
     policy = policy_of()
     assert exits(policy, (0, START)) == [RestartAfter(0.0)]
     assert "never closed" in describe_exit(0)
+    assert describe_exit(0, joined=False) == "ended with status 0 and never called ftcomm.init()"
 
 
 @pytest.mark.parametrize(

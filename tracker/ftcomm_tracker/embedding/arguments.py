@@ -12,7 +12,6 @@ from ftcomm.config.job_settings import SETTINGS
 from ftcomm.config.plurals import counted
 from ftcomm.errors import ConfigError
 from ftcomm.protocol.field_types import MAX_WORLD_SIZE
-from ftcomm_tracker.embedding.pickled import name_of
 from ftcomm_tracker.launcher.restart_policy import RestartLimits
 
 MAX_RESTART_WINDOW_S = 30 * 86400.0  # as on the command line
@@ -121,13 +120,14 @@ def _check_binding(
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
+        name = getattr(function, "__qualname__", type(function).__qualname__)
         raise TypeError(
-            f"launch would call {name_of(function)}{signature} with {_shown(args, kwargs)}: {error}"
+            f"launch would call {name}{signature} with {_shown(args, kwargs)}: {error}"
         ) from None
 
 
 def _shown(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """How many arguments a call has, and the names of those that have one."""
+    """The number of positional arguments of a call, and the names of the others."""
     shown = counted(len(args), "positional argument")
     return f"{shown} and {', '.join(kwargs)}" if kwargs else shown
 

@@ -27,12 +27,13 @@ from ftcomm.protocol.position import Position
 from ftcomm_tracker.core.events import Died, GivenUp, JobEnded, LivenessAsserted, Supervised
 from ftcomm_tracker.launcher.console import Console
 from ftcomm_tracker.launcher.processes.child_process import DRAIN_DEADLINE_S, Child, start_child
-from ftcomm_tracker.launcher.processes.departure import leave_grace_s
+from ftcomm_tracker.launcher.processes.departure import STARTING, leave_grace_s
 from ftcomm_tracker.launcher.processes.oom_counter import MemoryKills
 from ftcomm_tracker.launcher.processes.script_errors import RepeatFilter, ScriptError
 from ftcomm_tracker.launcher.processes.zygote import Zygote, prepare_prefork
 from ftcomm_tracker.launcher.restart_policy import (
     MAX_LAST_LINE,
+    NEVER_JOINED,
     PLACE_TAKEN,
     Finished,
     GiveUp,
@@ -90,7 +91,7 @@ class Job(Protocol):
         """True if that worker has a place in the group, whether it is connected or not."""
 
     def standing_of(self, worker_id: str, number: int) -> WorkerStatusReply:
-        """What is known of that worker and of its process that was named last."""
+        """The tracker's knowledge of that worker and of its process that was named last."""
 
     def progress(self) -> Position:
         """The highest position known of any member."""
@@ -135,11 +136,55 @@ def is_spare(options: LaunchOptions, job: Job, worker_id: str) -> bool:
 
 def _script_error(child: Child, status: int) -> ScriptError | None:
     """The error by which the script ended, if one is known."""
+    if status == 0 and not child.departure.has_joined:
+        return ScriptError(NEVER_JOINED)
     if not child.was_ended:
         return child.traceback.error_of(status)
     # It was killed while it waited for a thread, after its error.  One of this library's has its
     # cause elsewhere, and without an exit status it is no decision about this worker.
     return None if child.traceback.is_of_ftcomm else child.traceback.error_of(1)
+
+
+def _end_departed(job: Job, console: Console, child: Child, now: float, *, computing: bool) -> None:
+    """Kill a process that has left the job and does not end; it is started again."""
+    worker_id, departure = child.worker_id, child.departure
+    standing = job.standing_of(worker_id, 0)
+    connected = job.is_connected(worker_id)
+    departure.look(
+        standing.process,
+        connected=connected,
+        computing=computing,
+        failed=child.traceback.is_of_ftcomm,
+        now=now,
+    )
+    grace_s = leave_grace_s(standing.replace_within_ms / 1000)
+    if job.over.is_set() or job.has_closed(worker_id) or child.was_ended:
+        return
+    if departure.is_overdue(grace_s, now):
+        child.was_ended = True
+        console.warn(
+            f"worker {worker_id} (pid {child.process.pid}) has left the job, and its process"
+            f" has not ended within {grace_s:g} s (a thread of the script may still run):"
+            " killing it"
+        )
+        child.signal_group(signal.SIGKILL)
+
+
+async def _name_who_goes_on(
+    options: LaunchOptions, job: Job, console: Console, children: Mapping[str, Child]
+) -> None:
+    """Say which processes go on long after the job has ended well; none is ended.
+
+    A script may save a model for hours, which nobody can tell from a thread that hangs.
+    """
+    await trio.sleep(options.end_grace_s)
+    for worker_id, child in children.items():
+        if child.running and not is_spare(options, job, worker_id):
+            console.warn(
+                f"worker {worker_id} (pid {child.process.pid}) still runs, though the job has"
+                " ended well: waiting for its end; if it should do nothing any more, a thread"
+                " of the script may keep it"
+            )
 
 
 class Launcher:
@@ -226,6 +271,11 @@ class Launcher:
             self._console.begin(worker_id, f"worker {worker_id} is process {child.process.pid}")
             status = await self._attend(child)
             self._reap_orphans()
+            if status == 0 and not child.departure.has_joined:
+                await self._hear_tracker()
+                process = self._job.standing_of(worker_id, 0).process
+                # It has joined, as far as anybody can tell, unless it is known from its start.
+                child.departure.has_joined = process != STARTING
             self._tell_pid(worker_id, 0)
             self._statuses[worker_id] = status
             delay_s = await self._after_exit(child, status)
@@ -295,7 +345,9 @@ class Launcher:
         worker_id = child.worker_id
         killed = status == -signal.SIGKILL
         memory = self._memory_kills.take(trio.current_time()) if killed else ""
-        self._job.post(Died(worker_id, child.process.pid, cause_of(status, child.tail, memory)))
+        joined = child.departure.has_joined
+        cause = cause_of(status, child.tail, memory, joined=joined)
+        self._job.post(Died(worker_id, child.process.pid, cause))
         await self._hear_tracker()  # what the worker said last counts
         missed = status in PLACE_TAKEN and (
             is_spare(
@@ -323,7 +375,7 @@ class Launcher:
             replaced=is_spare(self._options, self._job, worker_id),
         )
         if not (isinstance(decision, Finished) and status == 0):
-            how = describe_exit(status, memory) + (MISSED if missed else "")
+            how = describe_exit(status, memory, joined=joined) + (MISSED if missed else "")
             self._console.warn(f"worker {worker_id} {how}: {describe(decision)}")
         match decision:
             case RestartAfter(delay_s):
@@ -425,37 +477,13 @@ class Launcher:
         computing = child.is_computing()
         if computing:
             self._job.post(LivenessAsserted(worker_id))
-        self._end_departed(child, now, computing=computing)
+        _end_departed(self._job, self._console, child, now, computing=computing)
         if not child.stopped or self._job.is_connected(worker_id):
             self._stopped_since.pop(worker_id, None)
         elif now >= self._stopped_since.setdefault(worker_id, now) + self._job.detect_within_s:
             del self._stopped_since[worker_id]
             self._console.warn(
                 f"worker {worker_id} is stopped (SIGSTOP) and has lost its place: killing it"
-            )
-            child.signal_group(signal.SIGKILL)
-
-    def _end_departed(self, child: Child, now: float, *, computing: bool) -> None:
-        """Kill a process that has left the job and does not end; it is started again."""
-        worker_id, job, departure = child.worker_id, self._job, child.departure
-        standing = job.standing_of(worker_id, 0)
-        connected = job.is_connected(worker_id)
-        departure.look(
-            standing.process,
-            connected=connected,
-            computing=computing,
-            failed=child.traceback.is_of_ftcomm,
-            now=now,
-        )
-        grace_s = leave_grace_s(standing.replace_within_ms / 1000)
-        if job.over.is_set() or job.has_closed(worker_id) or child.was_ended:
-            return
-        if departure.is_overdue(grace_s, now):
-            child.was_ended = True
-            self._console.warn(
-                f"worker {worker_id} (pid {child.process.pid}) has left the job, and its process"
-                f" has not ended within {grace_s:g} s (a thread of the script may still run):"
-                " killing it"
             )
             child.signal_group(signal.SIGKILL)
 
@@ -472,7 +500,7 @@ class Launcher:
         outcome = self._job.outcome
         if outcome is not None and outcome.ok:
             await self._end_spares()
-            await self._name_who_goes_on()
+            await _name_who_goes_on(self._options, self._job, self._console, self._children)
         elif outcome is not None:
             grace_s = self._options.end_grace_s
             with trio.move_on_after(grace_s):
@@ -494,20 +522,6 @@ class Launcher:
                 if child.running and is_spare(self._options, self._job, worker_id):
                     child.signal_group(number)
             await trio.sleep(self._options.term_grace_s)
-
-    async def _name_who_goes_on(self) -> None:
-        """Say which processes go on long after the job has ended well; none is ended.
-
-        A script may save a model for hours, which nobody can tell from a thread that hangs.
-        """
-        await trio.sleep(self._options.end_grace_s)
-        for worker_id, child in self._children.items():
-            if child.running and not is_spare(self._options, self._job, worker_id):
-                self._console.warn(
-                    f"worker {worker_id} (pid {child.process.pid}) still runs, though the job has"
-                    " ended well: waiting for its end; if it should do nothing any more, a thread"
-                    " of the script may keep it"
-                )
 
     async def _terminate(self) -> None:
         self._signal_all(signal.SIGTERM)

@@ -36,6 +36,7 @@ from ftcomm.errors import (
 from ftcomm.protocol.position import START, Position
 from ftcomm_tracker.launcher.processes.script_errors import ScriptError
 
+NEVER_JOINED = "ended with status 0 and never called ftcomm.init()"
 MAX_LAST_LINE = 300  # characters of a worker's last line, which records and errors repeat
 # A crash loop at one place ends within minutes; spot nodes are lost a few times in an hour.
 MAX_RESTARTS = 20
@@ -239,27 +240,30 @@ class RestartPolicy:
         return RESTART_BACKOFF.delay_s(len(deaths.recent))
 
 
-def cause_of(status: int, tail: Sequence[str], memory: str) -> str:
+def cause_of(status: int, tail: Sequence[str], memory: str, *, joined: bool = True) -> str:
     """Say how a process ended and why, as far as its exit, its last line and the kernel tell.
 
     Args:
         status: as `subprocess.Popen.returncode`.
         tail: its last lines of output.
         memory: who has counted a process that was killed for want of memory; empty if nobody has.
+        joined: False if it is known that the process has not said hello to the tracker.
     """
-    how = describe_exit(status, memory)
+    how = describe_exit(status, memory, joined=joined)
     last = next((line.strip() for line in reversed(tail) if line.strip()), "")
     return f"{how}: {last[-MAX_LAST_LINE:]}" if status > 0 and last else how
 
 
-def describe_exit(status: int, memory: str = "") -> str:
-    """Say in words how a process ended; `memory` as in `cause_of`."""
+def describe_exit(status: int, memory: str = "", *, joined: bool = True) -> str:
+    """Say in words how a process ended; `memory` and `joined` as in `cause_of`."""
     if status < 0:
         why = f", out of memory ({memory})" if memory else ""
         try:
             return f"was killed by {signal.Signals(-status).name}{why}"
         except ValueError:
             return f"was killed by signal {-status}"
+    if status == 0 and not joined:
+        return NEVER_JOINED
     if status == 0:
         return (
             "ended with status 0 but never closed its communicator (`with ftcomm.init() as comm:`)"
