@@ -9,6 +9,7 @@ import torch
 import ftcomm
 from ftcomm.torch.broadcasting import broadcast_buffers
 from ftcomm.torch.contents import to_content, to_tree
+from ftcomm.torch.gradients import check_unsharded, gradients_of, restore_gradients, trained_in
 from ftcomm.torch.parts import keeps_state, random_states, restore, restore_random_states, state_of
 
 
@@ -39,7 +40,7 @@ class ScriptState:
 
 def save(
     comm: ftcomm.Communicator, *, local: Mapping[str, Any] | None = None, rng: bool = True,
-    durable: bool = False, deadline: float | None = None, **parts: Any,
+    gradients: bool = True, durable: bool = False, deadline: float | None = None, **parts: Any,
 ) -> int:  # fmt: skip
     """Checkpoint all `parts`; a collective, called with the same names on all ranks.
 
@@ -47,6 +48,9 @@ def save(
         comm: the job's communicator.
         local: parts that differ between ranks, such as a generator of each rank's own.
         rng: keep this rank's states of the generators of torch, numpy and Python too.
+        gradients: keep those that the parameters of modules and optimizers have now, on each rank
+            its own. After ``zero_grad()`` there are none, and nothing is added. False leaves them
+            out: right if ``zero_grad()`` comes before the next backward pass.
         durable: return when the job's store has it.
         deadline: as for `Communicator.checkpoint`.
         parts: what has a ``state_dict``, such as a module, optimizer, scheduler or sampler; a
@@ -59,18 +63,21 @@ def save(
 
     Raises:
         CollectiveMismatchError: the parts of two ranks differ.
+        ConfigError: FSDP2 holds gradients that it has not reduced.
         TypeError: a state holds what no checkpoint does; the message says where.
     """
     for part in parts.values():
         if isinstance(part, torch.nn.Module):  # a forward pass has changed them on each rank
             broadcast_buffers(comm, part)
-    state = _state_of(parts, local or {}, rng=rng)
+    if gradients:
+        check_unsharded(parts.values())
+    state = _state_of(parts, local or {}, rng=rng, gradients=gradients)
     return comm.checkpoint(state.shared, state.own, durable=durable, deadline=deadline)
 
 
 def load(
     comm: ftcomm.Communicator, *, local: Mapping[str, Any] | None = None, rng: bool = True,
-    deadline: float | None = None, **parts: Any,
+    gradients: bool = True, deadline: float | None = None, **parts: Any,
 ) -> RestoredParts:  # fmt: skip
     """Restore all `parts` in place from the newest checkpoint; once, before the training loop.
 
@@ -81,6 +88,7 @@ def load(
         comm: the job's communicator.
         local: as for `save`.
         rng: restore this rank's states of the generators of torch, numpy and Python too.
+        gradients: as for `save`.
         deadline: as for `Communicator.load_checkpoint`.
         parts: as for `save`, with the same names.
 
@@ -91,7 +99,7 @@ def load(
         ConfigError: the checkpoint has other parts than these.
     """
     local = local or {}
-    default = _state_of(parts, local, rng=rng)
+    default = _state_of(parts, local, rng=rng, gradients=gradients)
     if default.own is None:
         version, shared = comm.load_checkpoint(default.shared, deadline=deadline)
         own: dict[str, Any] = {}
@@ -101,12 +109,16 @@ def load(
     _check_names(own.get("parts", {}), local)
     tree = to_tree(shared, own.get("shards", []))
     values = {**_restore(parts, tree), **_restore(local, own.get("parts", {}))}
+    if "gradients" in own:
+        restore_gradients(_trained(parts, local), own["gradients"])
     if "rng" in own:
         restore_random_states(own["rng"])
     return RestoredParts(version, values)
 
 
-def _state_of(parts: Mapping[str, Any], local: Mapping[str, Any], *, rng: bool) -> ScriptState:
+def _state_of(
+    parts: Mapping[str, Any], local: Mapping[str, Any], *, rng: bool, gradients: bool
+) -> ScriptState:
     shards: list[torch.Tensor] = []
     shared = {name: to_content(state_of(part), shards) for name, part in parts.items()}
     own: dict[str, Any] = {}
@@ -114,9 +126,17 @@ def _state_of(parts: Mapping[str, Any], local: Mapping[str, Any], *, rng: bool) 
         own["shards"] = shards
     if local:
         own["parts"] = {name: to_content(state_of(part), []) for name, part in local.items()}
+    trained = _trained(parts, local) if gradients else []
+    if trained:  # even where none has a gradient: ranks pass local states all or none
+        own["gradients"] = gradients_of(trained)
     if rng:
         own["rng"] = random_states()
     return ScriptState(shared, own or None)
+
+
+def _trained(parts: Mapping[str, Any], local: Mapping[str, Any]) -> list[torch.Tensor]:
+    """The parameters in an order that is the same in `save` and `load`: that of the names."""
+    return trained_in(each[name] for each in (parts, local) for name in sorted(each))
 
 
 def _restore(parts: Mapping[str, Any], states: Mapping[str, Any]) -> dict[str, Any]:

@@ -40,7 +40,8 @@ class DDP(torch.nn.Module):
         """Give all ranks the parameters and buffers of rank 0.
 
         Args:
-            module: with all its parameters; none may be added later, nor change what is trained.
+            module: with all its parameters, of which those are averaged that require a gradient
+                now. They may be frozen later, and trained again.
             comm: the communicator, default that of `ftcomm.torch.init`.
             bucket_bytes: how large a bucket of several gradients may be.
             broadcast: False leaves parameters and buffers as they are on each rank: `load` follows,
@@ -60,12 +61,18 @@ class DDP(torch.nn.Module):
         if not trained:
             raise ValueError("the module has no parameter that requires a gradient")
         self._reducer = GradientReducer(self._comm, trained[::-1], bucket_bytes)
+        self._averaged = {parameter for _, parameter in trained}
+        self._others: list[torch.nn.Parameter] | None = None  # until the first forward pass
         if broadcast:
             broadcast_tensors(self._comm, list(module.parameters()))
             self.broadcast_buffers()
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
-        """The module's forward pass."""
+        """The module's forward pass.
+
+        Raises:
+            ConfigError: a parameter requires a gradient and did not when the module was wrapped.
+        """
         if torch.is_grad_enabled():
             self._prepare()
         outputs = self.module(*inputs, **options)
@@ -97,15 +104,42 @@ class DDP(torch.nn.Module):
         """The module's own."""
         return self.module.load_state_dict(state, *arguments, **options)
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuse copies and pickles, which would have the job's connections.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError(
+            "ftcomm.torch.DDP belongs to the job, so it cannot be copied or pickled; copy its "
+            "module: copy.deepcopy(model.module), or save model.state_dict()"
+        )
+
     def _prepare(self) -> None:
         if self._reducer.is_active:
             raise RuntimeError(
                 "the backward pass before this forward pass was cut short, so this rank may have "
                 "begun fewer collectives than others; let the error end the script"
             )
+        self._check_trained()
         self._reducer.is_on = self._averages
         if self._averages and self._sync_buffers and self.module.training:
             self.broadcast_buffers()
+
+    def _check_trained(self) -> None:
+        """Refuse parameters that each rank would train by its own gradients."""
+        if self._others is None:  # once, as a walk through the module costs
+            self._others = [p for p in self.module.parameters() if p not in self._averaged]
+        if any(parameter.requires_grad for parameter in self._others):
+            named = self.module.named_parameters()
+            names = [n for n, p in named if p.requires_grad and p not in self._averaged]
+            raise ftcomm.ConfigError(
+                "the module trains other parameters than when ftcomm.torch.DDP wrapped it: "
+                + ", ".join(names[:3])
+                + (" and others" if len(names) > 3 else ""),
+                remedy="wrap it with all parameters that are trained at any time, and freeze them "
+                "behind that, by requires_grad_(False)",
+            )
 
     def _watch(self, outputs: Any) -> None:
         """Hear of the backward pass at its outermost begin, whatever is recomputed inside."""

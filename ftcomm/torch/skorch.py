@@ -182,8 +182,8 @@ class FitLoop:
 
     def _load(self) -> None:
         version, values = load(
-            self._comm, local=self._own_state(), rng=False, start=None, data=self._data,
-            **self._parts(),
+            self._comm, local=self._own_state(), rng=False, gradients=False, start=None,
+            data=self._data, **self._parts(),
         )  # fmt: skip
         self._data, self._start = dict(values["data"]), values["start"]
         if version:
@@ -192,7 +192,7 @@ class FitLoop:
     def _save(self) -> None:
         self._saved_at = self._steps
         save(
-            self._comm, local=self._own_state(), rng=False, start=self._start,
+            self._comm, local=self._own_state(), rng=False, gradients=False, start=self._start,
             data=self._loader.state_dict(), **self._parts(),
         )  # fmt: skip
 

@@ -12,6 +12,12 @@ torch = pytest.importorskip("torch")
 import ftcomm  # noqa: E402 - skipped before, where torch is missing
 import ftcomm.torch as ft  # noqa: E402 - likewise
 from ftcomm.torch.contents import to_content, to_tree  # noqa: E402 - likewise
+from ftcomm.torch.gradients import (  # noqa: E402 - likewise
+    ZEROS,
+    gradients_of,
+    restore_gradients,
+    trained_in,
+)
 from ftcomm.torch.parts import restore, state_of  # noqa: E402 - likewise
 
 
@@ -148,3 +154,37 @@ def test_ranks_have_rows_of_their_own_in_the_sets_order() -> None:
     assert list(ft.BatchSampler(9, place, batch_size=2, shuffle=False)) == [[2, 3], [6, 7]]
     with pytest.raises(ValueError, match="3 rows give no batch of 2 to each of 2 ranks"):
         ft.BatchSampler(3, place, batch_size=2)
+
+
+def test_gradients_are_as_they_were_or_none(comm: ftcomm.Communicator) -> None:
+    before, after = (
+        torch.nn.ParameterList(torch.ones(2) for _ in range(4)),
+        torch.nn.ParameterList(torch.zeros(2) for _ in range(4)),
+    )
+    before[0].grad, before[1].grad = torch.tensor([1.0, 2.0]), torch.zeros(2)
+    before[2].grad = torch.tensor([-0.0, 0.0])
+    after[3].grad = torch.ones(2)
+    content = gradients_of(before)
+    assert content.keys() == {0, 1, 2}
+    assert content[1] == ZEROS  # no bytes for them
+    restore_gradients(after, carried(comm, content))
+    assert [p.grad is None for p in after] == [False, False, False, True]
+    assert [p.grad.tolist() for p in after[:3]] == [[1, 2], [0, 0], [0, 0]]
+    assert after[2].grad.signbit().tolist() == [True, False]
+
+
+def test_gradients_of_each_parameter_are_kept_once() -> None:
+    script = Script(1)
+    assert gradients_of(trained_in(script.parts().values())) == {}
+    alone = torch.nn.Parameter(torch.ones(1))
+    parts = [script.optimizer, script.model, torch.optim.SGD([alone])]
+    assert [*map(id, trained_in(parts))] == [*map(id, [*script.model.parameters(), alone])]
+
+
+def test_gradients_that_no_checkpoint_holds_are_refused(comm: ftcomm.Communicator) -> None:
+    model = torch.nn.Embedding(4, 2, sparse=True)
+    ft.load(comm, model=model)
+    model(torch.tensor([1])).sum().backward()
+    with pytest.raises(TypeError, match=r"a gradient is sparse.*; call optimizer\.zero_grad"):
+        ft.save(comm, model=model)
+    assert ft.save(comm, model=model, gradients=False) == 1

@@ -1,8 +1,11 @@
 """`ftcomm.torch.DDP`: buckets, gradients beside those of plain modules, and messages."""
 
+import copy
+import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -120,6 +123,50 @@ def test_what_cannot_be_averaged_is_refused_by_name() -> None:
         model = ft.DDP(torch.nn.Embedding(4, 2, sparse=True), comm)
         with pytest.raises(TypeError, match="the tensor is sparse_coo"):
             model(torch.tensor([1])).sum().backward()
+
+
+def test_parameters_may_be_frozen_for_a_while() -> None:
+    with ftcomm.init("none") as comm:
+        model = ft.DDP(torch.nn.Linear(2, 2), comm)
+        for trains in (True, False, True):
+            model.module.bias.requires_grad_(trains)
+            model.zero_grad()
+            model(torch.ones(1, 2)).sum().backward()
+            assert [p.grad is not None for p in model.module.parameters()] == [True, trains]
+
+
+@pytest.mark.parametrize("passes", [0, 1])
+def test_parameters_that_are_trained_later_are_refused(passes: int) -> None:
+    with ftcomm.init("none") as comm:
+        module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+        module[0].requires_grad_(requires_grad=False)
+        model = ft.DDP(module, comm)
+        for _ in range(passes):
+            model(torch.ones(1, 2)).sum().backward()
+        module[0].bias.requires_grad_()
+        with torch.no_grad():
+            model(torch.ones(1, 2))
+        with pytest.raises(ftcomm.ConfigError, match=r"wrapped it: 0\.bias .*wrap it with all"):
+            model(torch.ones(1, 2))
+
+
+def test_parameters_that_are_added_before_the_first_pass_are_refused() -> None:
+    with ftcomm.init("none") as comm:
+        model = ft.DDP(torch.nn.Sequential(torch.nn.Linear(2, 2)), comm)
+        model.module.append(torch.nn.Linear(2, 2))
+        with pytest.raises(ftcomm.ConfigError, match=r"wrapped it: 1\.weight, 1\.bias "):
+            model(torch.ones(1, 2))
+
+
+@pytest.mark.parametrize("call", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_copy_is_refused_and_that_of_the_module_is_plain(call: Any) -> None:
+    with ftcomm.init("none") as comm:
+        model = ft.DDP(torch.nn.Linear(2, 2), comm)
+        with pytest.raises(TypeError, match=r"copy its module: copy\.deepcopy\(model\.module\)"):
+            call(model)
+        plain = copy.deepcopy(model.module)
+        plain(torch.ones(1, 2)).sum().backward()
+        assert [p.grad for p in model.parameters()] == [None, None]
 
 
 def test_without_a_communicator_it_says_how_to_get_one() -> None:

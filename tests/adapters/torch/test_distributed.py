@@ -172,3 +172,23 @@ def test_a_torch_that_is_too_old_for_the_backend_is_one_sentence(
     text = r"^the backend ftcomm needs torch 2\.13 or newer, and 2\.6\.0\+cpu is installed: use "
     with pytest.raises(ImportError, match=text):
         require_backend(torch)
+
+
+def test_gradients_that_fsdp2_has_not_reduced_are_refused_in_a_checkpoint() -> None:
+    from torch.distributed.fsdp import fully_shard  # noqa: PLC0415 - torch has the backend
+
+    with ftcomm.init("none") as comm:
+        ft.init_process_group(comm)
+        try:
+            model = fully_shard(torch.nn.Linear(3, 2))
+            ft.load(comm, model=model)
+            for reduces in (False, True):
+                model.set_requires_gradient_sync(reduces)
+                model(torch.ones(1, 3)).sum().backward()
+                if reduces:
+                    assert ft.save(comm, model=model) == 1
+                else:
+                    with pytest.raises(ftcomm.ConfigError, match="not reduced yet"):
+                        ft.save(comm, model=model)
+        finally:
+            dist.destroy_process_group()

@@ -110,3 +110,14 @@ def test_a_loader_with_workers_goes_on_in_the_middle_of_an_epoch(
     undisturbed: Runs, tmp_path: Path
 ) -> None:
     check(undisturbed, tmp_path, "ddp", "1", "3.optimizer", "--loader-workers", "2")
+
+
+@pytest.mark.parametrize("way", ["sync", "no_sync"])
+def test_gradients_that_add_up_over_a_checkpoint_are_kept(
+    way: str, undisturbed: Runs, tmp_path: Path
+) -> None:
+    script = SCRIPTS / "train_accumulating.py"
+    kills = ["1.4.backward", "0.7.backward"]
+    said = run(script, tmp_path / "job", f"--way={way}", kills=kills)
+    assert victims_in(said) == ["0", "1"], said[-3000:]
+    assert model_in(said) == model_in(undisturbed(script, f"--way={way}"))
