@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 
 import ftcomm
+from ftcomm.torch.distributed.own_store import OwnStore
 from ftcomm.torch.distributed.process_group import BACKEND, FtcommGroup
 from ftcomm.torch.joined import joined, use
 from ftcomm.torch.requirement import require_backend
@@ -40,7 +41,8 @@ def init_process_group(comm: ftcomm.Communicator | None = None) -> None:
 def rendezvous(_url: str, *_: Any, **_options: Any) -> Iterator[tuple[Any, int, int]]:
     """The store, rank and world size: the store is this process's own, as ranks meet by ftcomm."""
     comm = joined()
-    _stores.append(dist.HashStore())
+    # One rank alone writes all that any backend looks for.
+    _stores.append(dist.HashStore() if comm.world_size == 1 else OwnStore())
     yield _stores[-1], comm.rank, comm.world_size
 
 

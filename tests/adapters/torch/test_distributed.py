@@ -18,6 +18,7 @@ import torch.distributed as dist  # noqa: E402 - skipped before, where torch is 
 import ftcomm  # noqa: E402 - likewise
 import ftcomm.torch as ft  # noqa: E402 - likewise
 from ftcomm.torch.distributed.backend import create  # noqa: E402 - likewise
+from ftcomm.torch.distributed.own_store import OwnStore  # noqa: E402 - likewise
 from ftcomm.torch.distributed.process_group import FtcommGroup  # noqa: E402 - likewise
 from ftcomm.torch.distributed.work import HandleWork  # noqa: E402 - likewise
 from ftcomm.torch.requirement import has_backend, require_backend  # noqa: E402 - likewise
@@ -125,6 +126,19 @@ def test_a_group_of_some_ranks_or_of_other_ranks_is_refused() -> None:
             create(None, 0, 2, None)
         with pytest.raises(ftcomm.ConfigError, match="torch calls this process rank 1"):
             create(None, 1, 1, None)
+
+
+def test_a_store_of_one_process_has_what_is_written_and_waits_for_nothing() -> None:
+    store = OwnStore()
+    shared = dist.PrefixStore("a", store)  # calls it from C++
+    shared.set("key", "value")
+    assert shared.get("key") == b"value"
+    assert [shared.add("count", 2), shared.add("count", 3)] == [2, 5]
+    shared.wait(["key", "count"])
+    assert (shared.check(["key"]), shared.check(["key", "other"])) == (True, False)
+    for call in (lambda: shared.get("other"), lambda: shared.wait(["other"], timedelta(days=1))):
+        with pytest.raises(ftcomm.ConfigError, match="what another rank has written"):
+            call()
 
 
 def test_one_rank_alone_trains_by_torchs_own_ddp() -> None:

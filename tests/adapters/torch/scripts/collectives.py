@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -183,6 +184,12 @@ def refusals(comm: ftcomm.Communicator) -> None:
     also = {"find_unused_parameters": True, "static_graph": True}
     refused(ftcomm.ConfigError, rebuilds, lambda: ddp(linear, **also))
     refused(ftcomm.ConfigError, "a group of 1 of", lambda: dist.new_group([comm.rank]))
+    other = {"backend": "gloo", "timeout": timedelta(seconds=30)}
+    refused(ftcomm.ConfigError, "a store of its own", lambda: dist.new_group(**other))
+    flags = torch.ones(2, dtype=torch.bool)
+    refused(TypeError, "'sum' is not defined for dtype bool", lambda: dist.all_reduce(flags))
+    outs = [torch.ones(rank + 1) for rank in range(comm.world_size)]
+    refused(ValueError, "of one size", lambda: dist.all_gather(outs, outs[comm.rank]))
     refused(ValueError, "from a named rank", lambda: dist.recv(torch.ones(1)))
     scaled = dist._make_nccl_premul_sum(2.0)
     refused(ValueError, "no reduction", lambda: dist.all_reduce(torch.ones(1), scaled))
