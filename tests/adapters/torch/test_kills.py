@@ -1,6 +1,7 @@
 """Kills in each way to train: the weights are those of a run without kills, to the bit."""
 
 import itertools
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -103,6 +104,16 @@ def test_bfloat16_is_the_same_after_a_kill(way: str, undisturbed: Runs, tmp_path
 @pytest.mark.parametrize("moment", ["3.backward", "5.backward"])
 def test_lightning_validates_between_steps(moment: str, undisturbed: Runs, tmp_path: Path) -> None:
     check(undisturbed, tmp_path, "lightning", "1", moment, "--validate")
+
+
+@pytest.mark.parametrize("moment", ["3.backward", "5.backward"])
+def test_lightning_monitors_the_same_loss_on_all_ranks(
+    moment: str, undisturbed: Runs, tmp_path: Path
+) -> None:
+    """A kill before the end of the epoch, whose mean has the batches before it too; and behind."""
+    check(undisturbed, tmp_path, "lightning", "1", moment, "--monitor")
+    said = undisturbed(SCRIPTS / "train_lightning.py", "--monitor")
+    assert len(set(re.findall(r"\] loss (\S+)", said))) == 1, said
 
 
 @pytest.mark.slow

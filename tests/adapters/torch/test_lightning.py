@@ -70,6 +70,7 @@ def test_what_one_rank_answers(strategy: FtcommStrategy) -> None:
     assert strategy.reduce(3) == 3
     assert strategy.reduce(torch.tensor([2.0, 4.0]), reduce_op="sum").tolist() == [2, 4]
     assert strategy.reduce(torch.tensor(2.0)).item() == 2
+    assert strategy.reduce(torch.tensor(3), group=None, reduce_op="mean").item() == 3
     assert strategy.reduce(torch.tensor(2), None, torch.distributed.ReduceOp.MAX).item() == 2
     with pytest.raises(ValueError, match="'premul_sum' is not a valid Op"):
         strategy.reduce(torch.tensor(2), reduce_op="premul_sum")
@@ -78,3 +79,29 @@ def test_what_one_rank_answers(strategy: FtcommStrategy) -> None:
     with pytest.raises(ValueError, match="sync_grads=False"):
         strategy.all_gather(torch.ones(2), sync_grads=True)
     strategy.barrier()
+
+
+def test_lightning_reduces_what_is_logged_and_leaves_the_samplers_alone(
+    strategy: FtcommStrategy,
+) -> None:
+    reduced = []
+
+    class Logging(Module):
+        def training_step(self, batch: Any, _: int) -> Any:
+            loss = super().training_step(batch, _)
+            self.log("loss", loss, sync_dist=True)
+            return loss
+
+        def validation_step(self, batch: Any, _: int) -> None:
+            self.log("rows", float(len(batch)), sync_dist=True, reduce_fx="sum")
+
+    reduce = strategy.reduce
+    strategy.reduce = lambda *a, **o: reduced.append(o["reduce_op"]) or reduce(*a, **o)
+    trainer = lightning.Trainer(
+        strategy=strategy, max_epochs=1, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
+    )  # fmt: skip
+    validation = torch.utils.data.DataLoader(torch.ones(5, 2), batch_size=2)
+    trainer.fit(Logging(), ft.DataLoader(torch.ones(8, 2), batch_size=2), validation)
+    assert [op for op in reduced if op != "sum"] == ["mean"] * 4
+    assert trainer.callback_metrics["rows"].item() == 5

@@ -20,8 +20,9 @@ from ftcomm.torch.lightning import FtcommStrategy
 class Module(LightningModule):
     """The network of `train`."""
 
-    def __init__(self, kills: Kills) -> None:
+    def __init__(self, kills: Kills, *, monitors: bool) -> None:
         super().__init__()
+        self.monitors = monitors
         self.network = made(kills, torch.float32)
         self.kills = kills
         first = next(self.network.parameters())
@@ -46,21 +47,33 @@ class Module(LightningModule):
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
         optimizer.register_step_pre_hook(lambda *_: self.kills.at("optimizer"))
+        if self.monitors:
+            scheduler: Any = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+            return {
+                "optimizer": optimizer,
+                "lr_scheduler": {"scheduler": scheduler, "monitor": "loss"},
+            }
         scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [1])
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
+
+    def on_train_epoch_start(self) -> None:
+        if self.trainer.current_epoch:
+            print("loss", self.trainer.callback_metrics["loss"].item())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--kill", action="append", default=[], metavar="RANK.STEP.MOMENT")
     parser.add_argument("--validate", action="store_true")
+    parser.add_argument("--monitor", action="store_true", help="let the rate follow the loss")
     options = parser.parse_args()
+    every, steps = (1, 8) if options.monitor else (2, STEPS)
     torch.set_num_threads(1)
     with ft.init() as comm:
-        module = Module(Kills(options.kill, comm.rank))
+        module = Module(Kills(options.kill, comm.rank), monitors=options.monitor)
         torch.manual_seed(100 + comm.rank)
         trainer = Trainer(
-            strategy=FtcommStrategy(comm, every=2), max_steps=STEPS, logger=False,
+            strategy=FtcommStrategy(comm, every=every), max_steps=steps, logger=False,
             enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
             val_check_interval=2 if options.validate else None,
         )  # fmt: skip

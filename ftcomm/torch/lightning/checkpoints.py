@@ -1,0 +1,117 @@
+"""Lightning's checkpoints, kept in the job's memory."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lightning.pytorch import Callback
+
+import ftcomm
+from ftcomm.torch.broadcasting import broadcast_buffers
+from ftcomm.torch.checkpoints import load, save
+from ftcomm.torch.data_loader import DataLoader
+from ftcomm.torch.lightning.logged import logged_state, restore_logged
+from ftcomm.torch.parts import random_states, restore_random_states
+
+FITTING = "fit"
+
+
+class LightningCheckpoints(Callback):
+    """Keeps Lightning's checkpoint in the job, and restores it.
+
+    None is kept where Lightning 2.6 would not go on as the others: behind the last batch of an
+    epoch or of the training, from where it makes one step more, and before a validation, which it
+    leaves out.
+    """
+
+    def __init__(self, comm: ftcomm.Communicator, trainer: Any, every: int) -> None:
+        self._comm, self._every = comm, every
+        self._connector = trainer._checkpoint_connector  # noqa: SLF001 - nothing else makes one without a file
+        self._own: Mapping[str, Any] | None = None  # of this rank, until the first batch
+        self._end_batch: Callable[..., Any]  # the module's own hook, once training has begun
+        self._saved_at = self._step = 0  # steps of the optimizer
+
+    def load(self) -> None:
+        """Restore the module and the callbacks; Lightning then restores what it has not made yet.
+
+        On a fresh start all ranks get rank 0's weights.
+        """
+        module = self._connector.trainer.lightning_module
+        fresh = {"state_dict": dict(module.state_dict())}
+        version, values = load(self._comm, local=self._own_state(), rng=False, checkpoint=fresh)
+        checkpoint = values["checkpoint"]
+        if version == 0:
+            module.load_state_dict(checkpoint["state_dict"])
+            return
+        self._own = {name: values[name] for name in ("random", "logged")}
+        self._saved_at = self._step = checkpoint["global_step"]
+        self._connector._loaded_checkpoint = checkpoint  # noqa: SLF001 - as above
+        self._connector.restore_model()
+        self._connector.restore_callbacks()
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Refuse data of which every rank would get the same rows, or that have no middle."""
+        if not isinstance(trainer.train_dataloader, DataLoader):
+            kind = type(trainer.train_dataloader).__name__
+            raise ftcomm.ConfigError(
+                f"the training data come from a {kind}, which knows no ranks",
+                remedy="return an ftcomm.torch.DataLoader from train_dataloader()",
+            )
+        if trainer.num_training_batches < 2:
+            raise ftcomm.ConfigError(
+                "an epoch has one batch, and checkpoints are kept in the middle of epochs",
+                remedy="use smaller batches, or a data set that repeats its rows",
+            )
+        # Lightning calls it behind all callbacks, and nothing of a batch may follow its checkpoint.
+        self._end_batch = pl_module.on_train_batch_end
+        pl_module.on_train_batch_end = self._end_and_keep
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        """Go on with the checkpoint's random numbers and logged values, whatever came since."""
+        if self._own is not None:
+            restore_random_states(self._own["random"])
+            restore_logged(self._connector.trainer, self._own["logged"])
+            self._own = None
+
+    def _end_and_keep(self, *arguments: Any) -> None:
+        """End a batch; keep a checkpoint if it is due and the optimizer has just made a step."""
+        self._end_batch(*arguments)
+        trainer = self._connector.trainer
+        step, before = trainer.global_step, self._step
+        self._step = step
+        is_due = step != before and step - self._saved_at >= self._every
+        if is_due and not self._is_boundary(trainer):
+            self._saved_at = step
+            self._save()
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Give the module its own hook back."""
+        del trainer
+        pl_module.__dict__.pop("on_train_batch_end", None)
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """The same, where training ends by an error."""
+        del exception
+        self.on_train_end(trainer, pl_module)
+
+    @staticmethod
+    def _is_boundary(trainer: Any) -> bool:
+        """Tell whether something else follows than the next batch of the epoch."""
+        loop = trainer.fit_loop.epoch_loop
+        is_over = trainer.should_stop or trainer.global_step >= trainer.max_steps >= 0
+        validates = loop._should_check_val_fx(trainer.fit_loop._data_fetcher)  # noqa: SLF001 - nothing else tells
+        return bool(is_over or validates or loop.batch_progress.is_last_batch)
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """End the loader's epoch, as Lightning does not ask for a batch behind the last."""
+        del pl_module
+        trainer.train_dataloader.begin_next_epoch()
+
+    def _save(self) -> None:
+        broadcast_buffers(self._comm, self._connector.trainer.lightning_module)
+        checkpoint = self._connector.dump_checkpoint(weights_only=False)
+        save(self._comm, local=self._own_state(), rng=False, checkpoint=checkpoint)
+
+    def _own_state(self) -> dict[str, Any]:
+        """Content that differs between ranks: logged values are those of a rank's rows."""
+        trainer = self._connector.trainer
+        return {"random": random_states(), "logged": logged_state(trainer)}
