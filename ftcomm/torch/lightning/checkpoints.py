@@ -37,13 +37,15 @@ class LightningCheckpoints(Callback):
         """
         module = self._connector.trainer.lightning_module
         fresh = {"state_dict": dict(module.state_dict())}
-        version, values = load(self._comm, local=self._own_state(), rng=False, checkpoint=fresh)
+        own = self._own_state({})
+        version, values = load(self._comm, local=own, rng=False, checkpoint=fresh)
         checkpoint = values["checkpoint"]
         if version == 0:
             module.load_state_dict(checkpoint["state_dict"])
             return
         self._own = {name: values[name] for name in ("random", "logged")}
         self._saved_at = self._step = checkpoint["global_step"]
+        checkpoint["callbacks"] = values["callbacks"]
         self._connector._loaded_checkpoint = checkpoint  # noqa: SLF001 - as above
         self._connector.restore_model()
         self._connector.restore_callbacks()
@@ -109,9 +111,14 @@ class LightningCheckpoints(Callback):
     def _save(self) -> None:
         broadcast_buffers(self._comm, self._connector.trainer.lightning_module)
         checkpoint = self._connector.dump_checkpoint(weights_only=False)
-        save(self._comm, local=self._own_state(), rng=False, checkpoint=checkpoint)
+        own = self._own_state(checkpoint.pop("callbacks", {}))
+        save(self._comm, local=own, rng=False, checkpoint=checkpoint)
 
-    def _own_state(self) -> dict[str, Any]:
-        """Content that differs between ranks: logged values are those of a rank's rows."""
-        trainer = self._connector.trainer
-        return {"random": random_states(), "logged": logged_state(trainer)}
+    def _own_state(self, callbacks: Mapping[str, Any]) -> dict[str, Any]:
+        """Content that differs between ranks.
+
+        Logged values are those of a rank's rows. Callbacks may keep them, and need not restore all
+        that they give: `ModelCheckpoint` does not restore its current score.
+        """
+        logged = logged_state(self._connector.trainer)
+        return {"random": random_states(), "logged": logged, "callbacks": callbacks}

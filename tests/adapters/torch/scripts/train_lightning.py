@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -72,9 +73,11 @@ def main() -> None:
     with ft.init() as comm:
         module = Module(Kills(options.kill, comm.rank), monitors=options.monitor)
         torch.manual_seed(100 + comm.rank)
+        callbacks = [ModelCheckpoint("files", monitor="loss")] if options.monitor else []
         trainer = Trainer(
             strategy=FtcommStrategy(comm, every=every), max_steps=steps, logger=False,
-            enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+            enable_checkpointing=options.monitor, callbacks=callbacks,
+            enable_progress_bar=False, enable_model_summary=False,
             val_check_interval=2 if options.validate else None,
         )  # fmt: skip
         rows = data(torch.float32)
