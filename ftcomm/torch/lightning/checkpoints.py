@@ -1,9 +1,10 @@
 """Lightning's checkpoints, kept in the job's memory."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
 
 import ftcomm
 from ftcomm.torch.broadcasting import broadcast_buffers
@@ -13,6 +14,8 @@ from ftcomm.torch.lightning.logged import logged_state, restore_logged
 from ftcomm.torch.parts import random_states, restore_random_states
 
 FITTING = "fit"
+
+_REFUSED = GradientAccumulationScheduler, StochasticWeightAveraging
 
 
 class LightningCheckpoints(Callback):
@@ -85,15 +88,22 @@ class LightningCheckpoints(Callback):
             self._saved_at = step
             self._save()
 
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        """Take rank 0's buffers, so all ranks validate the same module."""
+        # The check before the first step comes in a fresh start alone.
+        if trainer.state.fn == FITTING and not trainer.sanity_checking:
+            broadcast_buffers(self._comm, pl_module)
+
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Give the module its own hook back."""
+        """Take rank 0's buffers, and give the module its own hook back."""
         del trainer
-        pl_module.__dict__.pop("on_train_batch_end", None)
+        broadcast_buffers(self._comm, pl_module)
+        _restore_hook(pl_module)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """The same, where training ends by an error."""
-        del exception
-        self.on_train_end(trainer, pl_module)
+        """Give the module its own hook back, where training ends by an error."""
+        del trainer, exception
+        _restore_hook(pl_module)
 
     @staticmethod
     def _is_boundary(trainer: Any) -> bool:
@@ -122,3 +132,22 @@ class LightningCheckpoints(Callback):
         """
         logged = logged_state(self._connector.trainer)
         return {"random": random_states(), "logged": logged, "callbacks": callbacks}
+
+
+def _restore_hook(module: Any) -> None:
+    module.__dict__.pop("on_train_batch_end", None)
+
+
+def check_callbacks(callbacks: Iterable[Any]) -> None:
+    """Refuse those that do not go on after a restart as on the other ranks.
+
+    Raises:
+        ConfigError: the message names the callback.
+    """
+    for callback in callbacks:
+        if isinstance(callback, _REFUSED):
+            raise ftcomm.ConfigError(
+                f"{type(callback).__name__} does not keep all of its state in checkpoints",
+                remedy="leave it out: Trainer(accumulate_grad_batches=...) takes a number, and "
+                "torch.optim.swa_utils.AveragedModel averages weights in the module",
+            )

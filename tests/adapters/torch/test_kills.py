@@ -104,7 +104,9 @@ def test_bfloat16_is_the_same_after_a_kill(way: str, undisturbed: Runs, tmp_path
 
 @pytest.mark.parametrize("moment", ["3.backward", "5.backward"])
 def test_lightning_validates_between_steps(moment: str, undisturbed: Runs, tmp_path: Path) -> None:
-    check(undisturbed, tmp_path, "lightning", "1", moment, "--validate")
+    said = check(undisturbed, tmp_path, "lightning", "1", moment, "--validate")
+    validated = set(re.findall(r"\] validated (\d+) (\S+)", said))
+    assert sorted(step for step, _ in validated) == ["2", "4", "6"], "one module in each, of all"
 
 
 @pytest.mark.parametrize("moment", ["3.backward", "5.backward"])

@@ -14,7 +14,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 from train import STEPS, Kills, data, made, told
 
 import ftcomm.torch as ft
-from ftcomm.torch.broadcasting import broadcast_buffers
 from ftcomm.torch.lightning import FtcommStrategy
 
 
@@ -44,6 +43,10 @@ class Module(LightningModule):
         x, y = batch
         loss = torch.nn.functional.cross_entropy(self.network(x), y)
         self.log("validation loss", loss, sync_dist=True)
+
+    def on_validation_end(self) -> None:
+        if not self.trainer.sanity_checking:
+            print("validated", self.trainer.global_step, told(self))
 
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
@@ -84,7 +87,6 @@ def main() -> None:
         validation = torch.utils.data.DataLoader(rows, batch_size=16) if options.validate else None
         loader = ft.DataLoader(rows, comm, batch_size=8, seed=3)
         trainer.fit(module, loader, validation)
-        broadcast_buffers(comm, module)
         model = told(module)
     print("model", model)
 
