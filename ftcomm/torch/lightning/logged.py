@@ -1,4 +1,4 @@
-"""What ``self.log`` has gathered since an epoch began, which Lightning's checkpoint leaves out.
+"""Values of ``self.log`` since an epoch began, which Lightning's checkpoint leaves out.
 
 Without it a restarted rank would give the others the mean of a part of its batches, and they would
 choose rates and best epochs by another value than in a run without kills.
