@@ -43,10 +43,12 @@ class Trainer(transformers.Trainer):
             options: of `transformers.Trainer`.
 
         Raises:
-            ConfigError: the training data have no length.
+            ConfigError: the training data have no length, or an argument keeps a restarted rank
+                from going on as the others.
         """
         self._comm = comm or (joined() if is_joined() else init())
         super().__init__(*arguments, **options)
+        check_arguments(self.args)
         if self._comm.rank:
             self.args.output_dir = str(Path(self.args.output_dir) / f"rank-{self._comm.rank}")
         whole: Any = self.train_dataset
@@ -72,6 +74,21 @@ class Trainer(transformers.Trainer):
         name = f"{transformers.trainer_utils.PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         files = _read(Path(self._get_output_dir(trial=trial)) / name)
         save(self._comm, local={"files": files}, rng=False, model=self.model)
+
+
+def check_arguments(arguments: Any) -> None:
+    """Refuse what would let a restarted rank train other weights.
+
+    Raises:
+        ConfigError: the message names the argument.
+    """
+    faults = {
+        "save_only_model": "its checkpoints have no optimizer, scheduler and random numbers",
+        "ignore_data_skip": "a restarted rank would get the rows of the epoch's begin again",
+    }
+    for name, why in faults.items():
+        if getattr(arguments, name):
+            raise ftcomm.ConfigError(f"{name}=True: {why}", remedy=f"leave {name} False")
 
 
 def share_of(dataset: Any, comm: ftcomm.Communicator) -> Any:

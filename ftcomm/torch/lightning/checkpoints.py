@@ -1,9 +1,10 @@
 """Lightning's checkpoints, kept in the job's memory."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
 
 import ftcomm
 from ftcomm.torch.broadcasting import broadcast_buffers
@@ -13,6 +14,8 @@ from ftcomm.torch.lightning.logged import logged_state, restore_logged
 from ftcomm.torch.parts import random_states, restore_random_states
 
 FITTING = "fit"
+
+_REFUSED = GradientAccumulationScheduler, StochasticWeightAveraging
 
 
 class LightningCheckpoints(Callback):
@@ -37,13 +40,15 @@ class LightningCheckpoints(Callback):
         """
         module = self._connector.trainer.lightning_module
         fresh = {"state_dict": dict(module.state_dict())}
-        version, values = load(self._comm, local=self._own_state(), rng=False, checkpoint=fresh)
+        own = self._own_state({})
+        version, values = load(self._comm, local=own, rng=False, checkpoint=fresh)
         checkpoint = values["checkpoint"]
         if version == 0:
             module.load_state_dict(checkpoint["state_dict"])
             return
         self._own = {name: values[name] for name in ("random", "logged")}
         self._saved_at = self._step = checkpoint["global_step"]
+        checkpoint["callbacks"] = values["callbacks"]
         self._connector._loaded_checkpoint = checkpoint  # noqa: SLF001 - as above
         self._connector.restore_model()
         self._connector.restore_callbacks()
@@ -83,15 +88,22 @@ class LightningCheckpoints(Callback):
             self._saved_at = step
             self._save()
 
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        """Take rank 0's buffers, so all ranks validate the same module."""
+        # The check before the first step comes in a fresh start alone.
+        if trainer.state.fn == FITTING and not trainer.sanity_checking:
+            broadcast_buffers(self._comm, pl_module)
+
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Give the module its own hook back."""
+        """Take rank 0's buffers, and give the module its own hook back."""
         del trainer
-        pl_module.__dict__.pop("on_train_batch_end", None)
+        broadcast_buffers(self._comm, pl_module)
+        _restore_hook(pl_module)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """The same, where training ends by an error."""
-        del exception
-        self.on_train_end(trainer, pl_module)
+        """Give the module its own hook back, where training ends by an error."""
+        del trainer, exception
+        _restore_hook(pl_module)
 
     @staticmethod
     def _is_boundary(trainer: Any) -> bool:
@@ -109,9 +121,33 @@ class LightningCheckpoints(Callback):
     def _save(self) -> None:
         broadcast_buffers(self._comm, self._connector.trainer.lightning_module)
         checkpoint = self._connector.dump_checkpoint(weights_only=False)
-        save(self._comm, local=self._own_state(), rng=False, checkpoint=checkpoint)
+        own = self._own_state(checkpoint.pop("callbacks", {}))
+        save(self._comm, local=own, rng=False, checkpoint=checkpoint)
 
-    def _own_state(self) -> dict[str, Any]:
-        """Content that differs between ranks: logged values are those of a rank's rows."""
-        trainer = self._connector.trainer
-        return {"random": random_states(), "logged": logged_state(trainer)}
+    def _own_state(self, callbacks: Mapping[str, Any]) -> dict[str, Any]:
+        """Content that differs between ranks.
+
+        Logged values are those of a rank's rows. Callbacks may keep them, and need not restore all
+        that they give: `ModelCheckpoint` does not restore its current score.
+        """
+        logged = logged_state(self._connector.trainer)
+        return {"random": random_states(), "logged": logged, "callbacks": callbacks}
+
+
+def _restore_hook(module: Any) -> None:
+    module.__dict__.pop("on_train_batch_end", None)
+
+
+def check_callbacks(callbacks: Iterable[Any]) -> None:
+    """Refuse those that do not go on after a restart as on the other ranks.
+
+    Raises:
+        ConfigError: the message names the callback.
+    """
+    for callback in callbacks:
+        if isinstance(callback, _REFUSED):
+            raise ftcomm.ConfigError(
+                f"{type(callback).__name__} does not keep all of its state in checkpoints",
+                remedy="leave it out: Trainer(accumulate_grad_batches=...) takes a number, and "
+                "torch.optim.swa_utils.AveragedModel averages weights in the module",
+            )

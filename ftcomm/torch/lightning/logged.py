@@ -1,4 +1,4 @@
-"""Values that ``self.log`` has gathered in this epoch: Lightning's checkpoint leaves them out.
+"""Values of ``self.log`` since an epoch began, which Lightning's checkpoint leaves out.
 
 Without it a restarted rank would give the others the mean of a part of its batches, and they would
 choose rates and best epochs by another value than in a run without kills.

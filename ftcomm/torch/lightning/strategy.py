@@ -11,7 +11,7 @@ from lightning.pytorch.utilities import rank_zero_only
 import ftcomm
 from ftcomm.torch.ddp import DDP
 from ftcomm.torch.joined import init, is_joined, joined
-from ftcomm.torch.lightning.checkpoints import FITTING, LightningCheckpoints
+from ftcomm.torch.lightning.checkpoints import FITTING, LightningCheckpoints, check_callbacks
 from ftcomm.torch.tensors import as_array, as_tensor
 
 _ALIASES = {"avg": "mean", "product": "prod"}
@@ -56,7 +56,13 @@ class FtcommStrategy(SingleDeviceStrategy):
         return True
 
     def setup(self, trainer: Any) -> None:
-        """Make the optimizers, wrap the module, and go on from the job's checkpoint."""
+        """Make the optimizers, wrap the module, and go on from the job's checkpoint.
+
+        Raises:
+            ConfigError: a callback could not go on after a restart.
+        """
+        if trainer.state.fn == FITTING:
+            check_callbacks(trainer.callbacks)
         trainer._accelerator_connector.use_distributed_sampler = False  # noqa: SLF001 - it is no strategy's own
         super().setup(trainer)
         if trainer.state.fn != FITTING:

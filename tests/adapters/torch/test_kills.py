@@ -53,7 +53,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 def check(
     undisturbed: Runs, folder: Path, way: str, victims: str, moment: str, *options: str
-) -> None:
+) -> str:
     script, *more = WAYS[way]
     if way in {"stock", "fsdp"} and not has_backend(torch):
         pytest.skip("torch is too old for the backend")
@@ -63,6 +63,7 @@ def check(
     said = run(SCRIPTS / script, folder / "job", *more, *options, kills=kills)
     assert victims_in(said) == list(victims), said[-3000:]
     assert model_in(said) == model_in(undisturbed(SCRIPTS / script, *more, *options))
+    return said
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -103,7 +104,9 @@ def test_bfloat16_is_the_same_after_a_kill(way: str, undisturbed: Runs, tmp_path
 
 @pytest.mark.parametrize("moment", ["3.backward", "5.backward"])
 def test_lightning_validates_between_steps(moment: str, undisturbed: Runs, tmp_path: Path) -> None:
-    check(undisturbed, tmp_path, "lightning", "1", moment, "--validate")
+    said = check(undisturbed, tmp_path, "lightning", "1", moment, "--validate")
+    validated = set(re.findall(r"\] validated (\d+) (\S+)", said))
+    assert sorted(step for step, _ in validated) == ["2", "4", "6"], "one module in each, of all"
 
 
 @pytest.mark.parametrize("moment", ["3.backward", "5.backward"])
@@ -111,8 +114,8 @@ def test_lightning_monitors_the_same_loss_on_all_ranks(
     moment: str, undisturbed: Runs, tmp_path: Path
 ) -> None:
     """A kill before the end of the epoch, whose mean has the batches before it too; and behind."""
-    check(undisturbed, tmp_path, "lightning", "1", moment, "--monitor")
-    said = undisturbed(SCRIPTS / "train_lightning.py", "--monitor")
+    said = check(undisturbed, tmp_path, "lightning", "1", moment, "--monitor")
+    said += undisturbed(SCRIPTS / "train_lightning.py", "--monitor")
     assert len(set(re.findall(r"\] loss (\S+)", said))) == 1, said
 
 

@@ -36,10 +36,10 @@ class Module(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-def fit(strategy: FtcommStrategy, loader: Any) -> Module:
+def fit(strategy: FtcommStrategy, loader: Any, *callbacks: Any) -> Module:
     trainer = lightning.Trainer(
         strategy=strategy, max_epochs=2, logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False,
+        enable_progress_bar=False, enable_model_summary=False, callbacks=[*callbacks],
     )  # fmt: skip
     module = Module()
     trainer.fit(module, loader)
@@ -55,6 +55,20 @@ def test_data_that_know_no_ranks_are_refused(strategy: FtcommStrategy) -> None:
 def test_an_epoch_of_one_batch_is_refused(strategy: FtcommStrategy) -> None:
     with pytest.raises(ftcomm.ConfigError, match="an epoch has one batch"):
         fit(strategy, ft.DataLoader(torch.ones(2, 2), batch_size=2))
+
+
+@pytest.mark.parametrize(
+    "callback",
+    [
+        lightning.callbacks.GradientAccumulationScheduler({0: 2, 1: 1}),
+        lightning.callbacks.StochasticWeightAveraging(0.1),
+    ],
+    ids=lambda callback: type(callback).__name__,
+)
+def test_callbacks_that_keep_no_state_are_refused(strategy: FtcommStrategy, callback: Any) -> None:
+    name = type(callback).__name__
+    with pytest.raises(ftcomm.ConfigError, match=f"{name} does not keep all of its state"):
+        fit(strategy, ft.DataLoader(torch.ones(8, 2), batch_size=2), callback)
 
 
 def test_checkpoints_are_kept_inside_of_epochs(strategy: FtcommStrategy) -> None:

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from train import STEPS, Kills, data, made, told
 
 import ftcomm.torch as ft
-from ftcomm.torch.broadcasting import broadcast_buffers
 from ftcomm.torch.lightning import FtcommStrategy
 
 
@@ -44,6 +44,10 @@ class Module(LightningModule):
         loss = torch.nn.functional.cross_entropy(self.network(x), y)
         self.log("validation loss", loss, sync_dist=True)
 
+    def on_validation_end(self) -> None:
+        if not self.trainer.sanity_checking:
+            print("validated", self.trainer.global_step, told(self))
+
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
         optimizer.register_step_pre_hook(lambda *_: self.kills.at("optimizer"))
@@ -72,16 +76,17 @@ def main() -> None:
     with ft.init() as comm:
         module = Module(Kills(options.kill, comm.rank), monitors=options.monitor)
         torch.manual_seed(100 + comm.rank)
+        callbacks = [ModelCheckpoint("files", monitor="loss")] if options.monitor else []
         trainer = Trainer(
             strategy=FtcommStrategy(comm, every=every), max_steps=steps, logger=False,
-            enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+            enable_checkpointing=options.monitor, callbacks=callbacks,
+            enable_progress_bar=False, enable_model_summary=False,
             val_check_interval=2 if options.validate else None,
         )  # fmt: skip
         rows = data(torch.float32)
         validation = torch.utils.data.DataLoader(rows, batch_size=16) if options.validate else None
         loader = ft.DataLoader(rows, comm, batch_size=8, seed=3)
         trainer.fit(module, loader, validation)
-        broadcast_buffers(comm, module)
         model = told(module)
     print("model", model)
 
