@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -14,11 +14,13 @@ import trio.testing
 from ftcomm.config.environment import read_token
 from ftcomm.config.job_settings import MIN_DETECT_WITHIN_S
 from ftcomm.errors import AuthenticationError, TrackerLostError
+from ftcomm.protocol.codec import Decoder
 from ftcomm.protocol.handshake import NONCE_BYTES, ServerHandshake
-from ftcomm.protocol.messages import Closed, Revoke, Welcome
-from ftcomm.protocol.operator_messages import StopRequest
+from ftcomm.protocol.messages import Closed, ControlMessage, Revoke, Welcome
+from ftcomm.protocol.operator_messages import DeathNotice, StopRequest
 from ftcomm.protocol.position import Position
-from ftcomm_tracker.core.events import GivenUp, JobEnded, Supervised
+from ftcomm_tracker.core.events import Died, GivenUp, JobEnded, Supervised
+from ftcomm_tracker.launcher import remote_tracker
 from ftcomm_tracker.launcher.remote_tracker import RemoteJob
 from ftcomm_tracker.server.connection import receive_exactly
 from ftcomm_tracker.server.open_job import OpenJob
@@ -184,3 +186,71 @@ async def test_of_a_worker_that_has_closed_only_the_jobs_end_is_unknown(tmp_path
         with pytest.raises(TrackerLostError, match="worker 0 has closed; how the job ended is not"):
             await view.catch_up()
         nursery.cancel_scope.cancel()
+
+
+class Line:
+    """A connection to a tracker that answers nothing."""
+
+    def __init__(self, take: Callable[[ControlMessage], None]) -> None:
+        self._take = take
+        self._decoder = Decoder()
+
+    async def send_all(self, data: bytes) -> None:
+        for message in self._decoder.feed(data):
+            self._take(message)
+
+    async def receive_some(self) -> bytes:
+        await trio.sleep_forever()
+        raise AssertionError
+
+
+def dead(number: int) -> Died:
+    return Died("0", 4711 + number, "was killed by SIGKILL")
+
+
+async def deaths_told(monkeypatch: pytest.MonkeyPatch, view: RemoteJob, count: int) -> list[int]:
+    """Deaths that a tracker hears of; the first connection breaks while it takes the first one."""
+    told: list[int] = []
+    enough = trio.Event()
+    broken = iter([True])
+
+    def take(message: ControlMessage) -> None:
+        if not isinstance(message, DeathNotice):
+            return
+        if next(broken, False):
+            raise trio.BrokenResourceError
+        told.append(message.pid - 4711)
+        if len(told) == count:
+            enough.set()
+        if told == [0]:
+            view.post(dead(1))
+            view.post(dead(2))
+
+    @contextlib.asynccontextmanager
+    async def open_line(*_: object) -> AsyncIterator[Line]:
+        yield Line(take)
+
+    monkeypatch.setattr(remote_tracker, "open_operator", open_line)
+    view.post(dead(0))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(view.run)
+        await enough.wait()
+        nursery.cancel_scope.cancel()
+    return told
+
+
+async def test_a_death_that_a_broken_connection_took_is_told_on_the_next_one(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = RemoteJob([("tracker", 4711)], b"", "0", patience_s=600)
+    with trio.fail_after(60):
+        assert await deaths_told(monkeypatch, view, 3) == [0, 1, 2]
+
+
+async def test_deaths_that_push_out_the_one_being_told_are_told(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_tracker, "MAX_DEATHS", 2)
+    view = RemoteJob([("tracker", 4711)], b"", "0", patience_s=600)
+    with trio.fail_after(60):
+        assert await deaths_told(monkeypatch, view, 3) == [0, 1, 2]

@@ -23,6 +23,17 @@ def test_a_death_is_kept_until_a_newer_process_has_the_place() -> None:
     assert (known, deaths.of("1"), deaths.of("0")) == (DEATH, None, None)
 
 
+def test_a_death_that_is_told_twice_is_one() -> None:
+    """As by a supervisor whose connection broke while it told it."""
+    deaths = WorkerExits()
+    deaths.note(KILLED, "host", None)
+    deaths.note(KILLED, "host", None)
+    first = deaths.of("1")
+    deaths.forget("1")
+    deaths.note(KILLED, "host", replace(hello("1"), group=4712))
+    assert (first, deaths.of("1")) == (DEATH, None)
+
+
 @pytest.mark.parametrize(("group", "kept"), [(4711, True), (4712, False)])
 def test_a_death_that_is_told_late_is_not_the_newer_processs(group: int, kept: bool) -> None:
     """The connection may not have ended yet, or a newer process have made one."""

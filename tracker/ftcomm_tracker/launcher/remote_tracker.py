@@ -291,7 +291,12 @@ class RemoteJob:
                     told = 1
                     await stream.send_all(encode(self._given_up))
                 while self._deaths:
-                    await stream.send_all(encode(self._deaths.popleft()))
+                    notice = self._deaths[0]
+                    await stream.send_all(encode(notice))
+                    # Only now: what a broken connection has not taken is sent on the next one, and
+                    # the tracker takes a notice twice.  More deaths may have pushed it out.
+                    if self._deaths[0] is notice:
+                        self._deaths.popleft()
                 if self._asserting_liveness:
                     self._asserting_liveness = False
                     await stream.send_all(encode(LivenessAssertion(self._worker_id)))
