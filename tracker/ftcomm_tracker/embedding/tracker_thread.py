@@ -9,8 +9,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -80,6 +79,7 @@ class TrackerThread:
 
         Raises:
             FtcommError: the tracker has failed.
+            BaseException: what `function` raised.
         """
         if self.failure is not None:
             raise self.failure
@@ -93,10 +93,9 @@ class TrackerThread:
 
         with contextlib.suppress(trio.RunFinishedError):
             self._loop.run_sync_soon(call)
-        while self._thread.is_alive() or answer.done():
-            with contextlib.suppress(FutureTimeoutError):
-                return answer.result(_LOOK_EVERY_S)
-        return None
+        while self._thread.is_alive() and not answer.done():
+            wait([answer], _LOOK_EVERY_S)  # unlike `result`, by which `function` may time out too
+        return answer.result() if answer.done() else None
 
     def _ask_to_end(self, reason: str) -> None:
         def end() -> None:
@@ -133,17 +132,18 @@ class TrackerThread:
             self._options if temporary is None else replace(self._options, state_dir=temporary)
         )
         self.job = job = await open_job(options)
-        register(job, "Tracker", temporary=temporary is not None)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._serve, job.server)
-            nursery.start_soon(self._tell_over, job.server)
-            self._opened.set_result(None)
-            await self._end.wait()
-            await self._end_job(job)
-            self.last = job.server.snapshot()
-            nursery.cancel_scope.cancel()
-        job.journal.close()
-        unregister(job)
+        with contextlib.ExitStack() as at_end:
+            at_end.callback(unregister, job)
+            at_end.callback(job.journal.close)
+            register(job, "Tracker", temporary=temporary is not None)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._serve, job.server)
+                nursery.start_soon(self._tell_over, job.server)
+                self._opened.set_result(None)
+                await self._end.wait()
+                await self._end_job(job)
+                self.last = job.server.snapshot()
+                nursery.cancel_scope.cancel()
 
     async def _serve(self, server: Server) -> None:
         try:

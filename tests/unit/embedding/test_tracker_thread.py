@@ -1,0 +1,52 @@
+"""A tracker in a thread: what it leaves, and what its thread is asked."""
+
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from ftcomm_tracker.embedding.tracker_thread import TrackerThread
+from ftcomm_tracker.operator.job_registry import read_registry
+from ftcomm_tracker.server.open_job import ServeOptions
+from ftcomm_tracker.server.server import Server
+
+pytestmark = pytest.mark.process
+
+
+def served(state_dir: Path) -> TrackerThread:
+    thread = TrackerThread(ServeOptions(1, state_dir=state_dir))
+    thread.start()
+    return thread
+
+
+def time_out() -> NoReturn:
+    raise TimeoutError("the function's own")
+
+
+@pytest.mark.timeout(30)  # the thread was asked for ever
+def test_a_function_that_times_out_in_the_trackers_thread_raises_that(tmp_path: Path) -> None:
+    thread = served(tmp_path)
+    try:
+        with pytest.raises(TimeoutError, match="the function's own"):
+            thread.ask(time_out)
+        assert thread.ask(lambda: 7) == 7
+    finally:
+        thread.stop("the test is over")
+    assert thread.ask(lambda: 7) is None
+
+
+def test_a_tracker_that_fails_leaves_neither_a_lock_nor_an_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(server: Server) -> NoReturn:
+        await server._listener.aclose()
+        raise ZeroDivisionError("a defect")
+
+    with monkeypatch.context() as defect:
+        defect.setattr(Server, "run", fail)
+        thread = served(tmp_path)
+        assert thread.over.wait(60)
+    assert str(thread.failure) == "a defect"
+    left = [entry for entry in read_registry().entries if entry.state_dir == str(tmp_path)]
+    served(tmp_path).stop("the test is over")  # it would be refused while the first has the lock
+    assert left == []
