@@ -75,7 +75,7 @@ class JobSettings:
     algorithm: Annotated[
         str,
         Choice(
-            "the one schedule family of every allreduce; auto chooses by size",
+            "schedule family for every allreduce; auto chooses by size",
             ("auto", "ring", "recursive_doubling", "halving_doubling", "hierarchical"),
         ),
     ] = "auto"
@@ -117,7 +117,7 @@ class JobSettings:
         ),
     ] = 600.0
     replace_within: Annotated[
-        float, Number("seconds that a place may stay empty before the job fails", 0, MAX_WAIT_S)
+        float, Number("seconds a rank may stay empty before the job fails", 0, MAX_WAIT_S)
     ] = 600.0
     reattach_within: Annotated[
         float, Number("seconds that a restarted tracker waits for its workers", 0, 86400)
@@ -128,7 +128,7 @@ class JobSettings:
     ] = 100
     spares: Annotated[
         int,
-        WholeNumber("workers more than the group has, to take a lost one's place", 0, MAX_SPARES),
+        WholeNumber("spare workers that can take over a lost rank", 0, MAX_SPARES),
     ] = 0
     spare_fetch_rate: Annotated[
         int,
@@ -141,14 +141,15 @@ class JobSettings:
     verify: Annotated[
         str,
         Choice(
-            "what replay compares; inputs: what a restarted worker passes with what it passed",
+            "what replay verifies; inputs: that a restarted worker passes the same inputs",
             ("none", "inputs"),
         ),
     ] = "none"
     replay: Annotated[
         str,
         Choice(
-            "whether results are kept; off: a failure that leaves a rank without one ends the job",
+            "keep results for replay; off: the job ends if a failure leaves a rank without a"
+            " result",
             ("on", "off"),
         ),
     ] = "on"
@@ -168,7 +169,7 @@ class JobSettings:
         str, Period("how often a checkpoint is written to the store, at most")
     ] = "60s"
     keep: Annotated[
-        int, WholeNumber("checkpoints that the store keeps, the newest ones", 1, 1_000_000)
+        int, WholeNumber("number of newest checkpoints to keep in the store", 1, 1_000_000)
     ] = 3
     last_will: Annotated[
         float,

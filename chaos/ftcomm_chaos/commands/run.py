@@ -118,9 +118,15 @@ class GivenOptions:
     help="Faults as JSON (docs/chaos.md); positions count incarnations from 0, reports from 1.",
 )
 @click.option("--random", is_flag=True, help="Random kills [default: every 2 s].")
-@click.option("--kill-every", type=TIME, help="SIGKILL of a random worker, about so often.")
-@click.option("--stop-every", type=TIME, help="SIGSTOP of a random worker, about so often.")
-@click.option("--stop-for", type=TIME, default=1.0, show_default=True, help="Then SIGCONT.")
+@click.option("--kill-every", type=TIME, help="Mean time between SIGKILLs of a random worker.")
+@click.option("--stop-every", type=TIME, help="Mean time between SIGSTOPs of a random worker.")
+@click.option(
+    "--stop-for",
+    type=TIME,
+    default=1.0,
+    show_default=True,
+    help="How long a worker stays stopped, until SIGCONT.",
+)
 @click.option("--tracker-kill-every", type=TIME, help="SIGKILL and restart of the tracker.")
 @click.option(
     "--lose-tracker-disk",
@@ -141,16 +147,18 @@ class GivenOptions:
     type=click.IntRange(0, MAX_SPARES),
     default=0,
     show_default=True,
-    help="Workers more, to take lost ones' ranks; random faults hit them too.",
+    help="Number of spare workers; random faults hit them too.",
 )
 @click.option("--trace", type=_FILE, help="Replay machines that come and go: ms,add|remove,node.")
 @click.option("--trace-speed", type=click.FloatRange(0.001), help="[default: from --duration].")
 @click.option(
-    "--min-lost", type=click.IntRange(1), help="Fewer lost workers test nothing [default: 1]."
+    "--min-lost",
+    type=click.IntRange(1),
+    help="Fail the run if fewer workers were lost: it tests nothing [default: 1].",
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of all random choices.")
 @click.option("--duration", type=TIME, help="How long to break things [default: one job].")
-@click.option("--limit", type=TIME, help="For one job; then it hangs.")
+@click.option("--limit", type=TIME, help="Time limit for one job; longer counts as a hang.")
 @click.option("--compare", help="File that the script writes to {out} [default: last result].")
 @click.option("--chdir", is_flag=True, help="Run the script in {out}, a folder of its own.")
 @click.option(
@@ -159,7 +167,7 @@ class GivenOptions:
     "settings",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Of ftcomm-tracker run, as -o detect-within=1.",
+    help="Option for `ftcomm-tracker run`, e.g. -o detect-within=1.",
 )
 @click.option(
     "--keep",

@@ -131,7 +131,7 @@ def gc(url: str, *, as_json: bool, keep: int, dry_run: bool) -> None:
 @_URL
 @click.argument("path", metavar="FILE", type=FILE)
 @click.option(
-    "--record", type=click.IntRange(1), help="Of which version; see ls [default: newest]."
+    "--record", type=click.IntRange(1), help="Record to export; see `ls` [default: newest]."
 )
 @_JSON
 def export(url: str, path: Path, *, record: int | None, as_json: bool) -> None:

@@ -115,7 +115,7 @@ _RESTART_OPTIONS = (
         default=MAX_RESTARTS,
         show_default=True,
         help="Restarts of one worker within --restart-window without progress of the job; with"
-        " one more death the job ends. Progress makes them forgotten.",
+        " one more death the job ends. Progress resets the count.",
     ),
     click.option(
         "--restart-window",
@@ -152,8 +152,7 @@ _RESUME_OPTION = click.option(
 _TAKE_OVER_OPTION = click.option(
     "--take-over",
     is_flag=True,
-    help="Take the place of a tracker that still runs on the state directory or the store, which"
-    " ends.",
+    help="Replace a tracker that still uses this state directory or store; it will exit.",
 )
 
 _LOG_OPTIONS = (
@@ -162,12 +161,13 @@ _LOG_OPTIONS = (
         type=click.Choice(FORMATS),
         default="text",
         show_default=True,
-        help="Of every line on the console; json: one object a line.",
+        help="Format of console lines; json: one object a line.",
     ),
     click.option(
         "--log-dir",
         type=DIRECTORY,
-        help="Keep the lines there too: a file for each worker, and one for this command's own.",
+        help="Also write the lines to files in this directory, one per worker and one for this"
+        " command.",
     ),
 )
 
@@ -192,7 +192,7 @@ def main() -> None:
 @click.option(
     "--state-dir",
     type=DIRECTORY,
-    help="The tracker's journal; the same one takes the same job up again.",
+    help="Directory of the tracker's journal. Reuse it to resume the job.",
 )
 @_TAKE_OVER_OPTION
 @click.option(

@@ -43,7 +43,8 @@ TRACKER_OPTIONS = (
     click.option(
         "--state-dir",
         type=DIRECTORY,
-        help="Find both in a tracker's directory [default: of the only job that runs here].",
+        help="Read address and token from this tracker directory [default: that of the only job"
+        " that runs here].",
     ),
 )
 _SHOW_OPTIONS = (
@@ -56,7 +57,7 @@ _SHOW_OPTIONS = (
         is_flag=False,
         flag_value=WATCH_EVERY_S,
         metavar="[SECONDS]",
-        help=f"Again every SECONDS, until the job is over [alone: {WATCH_EVERY_S:g}].",
+        help=f"Repeat every SECONDS until the job is over [alone: {WATCH_EVERY_S:g}].",
     ),
 )
 STATUS_EPILOG = """\b
@@ -163,7 +164,7 @@ class TrackerAddress:
         )
 
 
-@click.command(short_help="Show how a job stands.", epilog=STATUS_EPILOG)
+@click.command(short_help="Show a job's status.", epilog=STATUS_EPILOG)
 @with_options(_SHOW_OPTIONS)
 def status(*, as_json: bool, every_s: float | None, **where: Any) -> None:
     """Show members, positions, what is waited for, and the last recoveries.
