@@ -29,8 +29,8 @@ def fail(
     pairs.note_failure(pair, processes, epoch=epoch, progress=progress, cause="reset", via=via)
 
 
-def failing(plans: int = 2, spoilt: tuple[int, ...] = (), *, stuck: bool = False) -> Failing:
-    return Failing((b"", b""), 1, plans, START, stuck, "reset", spoilt)
+def failing(plans: int = 2, spoilt: tuple[int, ...] = ()) -> Failing:
+    return Failing((b"", b""), 1, plans, START, None, "reset", spoilt)
 
 
 def unreachable(pairs: Pairs, processes: dict[int, bytes] = PROCESSES) -> list[tuple[int, int]]:
@@ -86,9 +86,19 @@ def test_a_job_that_goes_on_between_two_failures_is_not_stuck() -> None:
     pairs = Pairs()
     fail(pairs, 1)
     fail(pairs, 2, progress=at(0, 1))
-    assert not pairs.of_incarnations(PROCESSES)[0, 1].stuck
+    assert not pairs.of_incarnations(PROCESSES)[0, 1].is_stuck
     fail(pairs, 3, progress=at(0, 1))
-    assert pairs.of_incarnations(PROCESSES)[0, 1].stuck
+    assert pairs.of_incarnations(PROCESSES)[0, 1].is_stuck
+
+
+def test_the_progress_that_reports_tell_counts_and_not_that_of_heartbeats_before() -> None:
+    pairs = Pairs()
+    fail(pairs, 1)
+    pairs.note_progress(1, at(0, 1))
+    fail(pairs, 2, progress=at(0, 1))
+    assert pairs.of_incarnations(PROCESSES)[0, 1].is_stuck
+    pairs.note_progress(2, at(1, 6))
+    assert not pairs.of_incarnations(PROCESSES)[0, 1].is_stuck
 
 
 @pytest.mark.parametrize(

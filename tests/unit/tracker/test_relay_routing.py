@@ -198,6 +198,19 @@ def test_nobody_is_given_up_while_the_job_goes_on() -> None:
         assert scenario.roster.state is JobState.RUNNING
 
 
+def test_nobody_is_given_up_where_the_job_goes_on_while_a_suspicion_is_held_back() -> None:
+    """The second failure comes at once, and its epoch `detect_within` later."""
+    scenario = running(2)
+    pass_time(scenario, 1, (1, 2), position=at(-1, 1))
+    for epoch in (1, 2):
+        scenario.said(1, Suspect(epoch, (1,), "reset"))
+        pass_time(scenario, epoch, (1, 2), 2, position=at(-1, epoch))
+        held = (PositionRange(-1, 0, epoch),)  # by both: each can be done without
+        for conn in (1, 2):
+            scenario.said(conn, report(epoch + 1, at(-1, epoch), runs=held))
+    assert (scenario.roster.state, scenario.roster.members.empty_since) == (JobState.RUNNING, {})
+
+
 def test_who_alone_has_completed_something_is_not_given_up() -> None:
     """Rank 1 stands one collective ahead of rank 0, the higher rank though it is: rank 0 goes."""
     scenario = running(2)

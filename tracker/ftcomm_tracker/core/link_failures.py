@@ -34,8 +34,8 @@ class Failing:
         incarnations: nonces of both ends.
         epoch: of the newest plan in which it failed.
         plans: in how many plans running it has failed.
-        progress: where the job stood at the newest failure.
-        stuck: the job has come no farther since the failure before.
+        progress: where the job stood at the newest failure, as far as is known.
+        before: where it stood at the failure before; None if there was none, or a plan has lasted.
         cause: of the newest failure, in words.
         spoilt: the relays through which it failed too, one for each plan.
     """
@@ -44,7 +44,7 @@ class Failing:
     epoch: int
     plans: int
     progress: Position
-    stuck: bool
+    before: Position | None
     cause: str
     spoilt: tuple[int, ...] = ()
 
@@ -52,6 +52,11 @@ class Failing:
     def is_unreachable(self) -> bool:
         """True if the two ends cannot do without a relay."""
         return self.plans >= RUNNING
+
+    @property
+    def is_stuck(self) -> bool:
+        """True if the job has come no farther since the failure before."""
+        return self.before == self.progress
 
     @property
     def direct(self) -> int:
@@ -181,10 +186,19 @@ class Pairs:
             epoch=epoch,
             plans=1 if before is None else before.plans + 1,
             progress=progress,
-            stuck=before is not None and before.progress == progress,
+            before=None if before is None else before.progress,
             cause=cause,
             spoilt=spoilt if via is None else (*spoilt, via),
         )
+
+    def note_progress(self, epoch: int, progress: Position) -> None:
+        """All reports are in: so far had the job come when pairs failed in the plan of `epoch`.
+
+        What was known when they failed came with heartbeats, and may be older.
+        """
+        for pair, failing in self._failing.items():
+            if failing.epoch == epoch:
+                self._failing[pair] = replace(failing, progress=progress)
 
     def forget_repaired(self, epoch: int) -> None:
         """The plan of `epoch` has run for a while: who has not failed in it begins anew.
@@ -201,7 +215,7 @@ class Pairs:
             if failing.epoch == epoch:
                 continue
             if failing.is_unreachable:
-                self._failing[pair] = replace(failing, plans=RUNNING, stuck=False, spoilt=())
+                self._failing[pair] = replace(failing, plans=RUNNING, before=None, spoilt=())
             else:
                 del self._failing[pair]
 
@@ -287,7 +301,7 @@ class _Choice:
             return
         incarnations = (self.hosts.nonces[pair[0]], self.hosts.nonces[pair[1]])
         known = self._failing.get(pair) or Failing(
-            incarnations, 0, 0, START, stuck=False, cause=cut.cause
+            incarnations, 0, 0, START, before=None, cause=cut.cause
         )
         others = [c for c in self._burden if c not in pair]
         doubts = {c: self._doubts(pair, known, c) for c in others}

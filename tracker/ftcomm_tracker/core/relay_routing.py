@@ -62,6 +62,7 @@ def decide_routes(group: GroupState, facts: Facts) -> Unrecoverable | None:
     empty, and the plan has to wait.  If that was done before for the same partner, the job is
     lost.
     """
+    group.links.pairs.note_progress(group.epochs.in_force, group.members.progress())
     failing = _failing_pairs(group.links, group.durable)
     before, present = group.links.routes, tuple(sorted(group.members.slots))
     hosts = _reachability(group.links, group.durable)
@@ -69,7 +70,7 @@ def decide_routes(group: GroupState, facts: Facts) -> Unrecoverable | None:
         failing, present, group.durable.closed_ranks, hosts=hosts, before=before
     )
     for pair in stranded:
-        if not failing[pair].stuck:
+        if not failing[pair].is_stuck:
             continue
         if _was_parted_before(group.links, group.durable, pair):
             return _cannot_go_on(group, pair, failing[pair].cause)
