@@ -202,7 +202,7 @@ class MessageCalls:
             raise
 
     def post(self, asked: Receive, done: Done) -> PostedReceive:
-        """Begin to receive; `done` is told the message or the error, on any thread.
+        """Begin to receive; `done` is called with the message or the error, on any thread.
 
         The caller makes the user's result of it, by `asked.finish`.
         """

@@ -22,7 +22,7 @@ class Unpacking(Generic[R]):
     def run(self, call: "QueuedCall[R]") -> None:
         """Give `call` its value, or the error that `make` raises.
 
-        Ctrl-C ends the making alone: whoever asks next begins it again.
+        Ctrl-C ends this attempt alone: the next call makes it again.
         """
         with self._lock:
             if self._make is None:

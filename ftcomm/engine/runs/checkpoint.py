@@ -31,7 +31,7 @@ class CheckpointRuns:
         cut: CutCheck,
         fault: Callable[[str], None],
     ) -> None:
-        """`fault` is told each point that a planned fault may wait for."""
+        """`fault` is called at each point where a planned fault may happen."""
         self._hub, self._plane, self._machine = hub, plane, machine
         self._cut, self._fault = cut, fault
         self._core = hub.core
