@@ -67,18 +67,32 @@ def _no_limit() -> None:
     """No call waits for its turn."""
 
 
+class CompleteCall(NamedTuple):
+    """A call that is complete here and has yet to return.
+
+    Attributes:
+        call: in the user's words.
+        site: the user's line.
+        waits: what it waits for.
+    """
+
+    call: str
+    site: str
+    waits: str
+
+
 class Deadline(NamedTuple):
     """A call in flight that may not take longer.
 
     Attributes:
-        position: of the call; of what would follow a close that is complete here.
+        position: of the call; of what would follow one that is complete here.
         limit: of the call.
-        closed_at: the line of a close that is complete here, while others have yet to close.
+        complete: says so of one that is complete here.
     """
 
     position: Position
     limit: Limit
-    closed_at: str | None = None
+    complete: CompleteCall | None = None
 
 
 class Hub:
@@ -183,6 +197,13 @@ class Hub:
             old, self.retired = self.retired, []
         for link in old:
             link.close()
+
+    def keep_deadline(self, call: CompleteCall) -> None:
+        """On the user's thread: the running call has moved the position, and its limit holds on."""
+        deadline = self.deadline
+        if deadline is not None:
+            position = self.core.progress.position
+            self.deadline = deadline._replace(position=position, complete=call)
 
     def let_messages_move(self) -> None:
         """Something has changed: threads that were held up look again."""

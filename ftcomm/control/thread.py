@@ -160,10 +160,7 @@ def _look_at_deadline(driver: Driver, deadline: Deadline) -> None:
     if not deadline.limit.is_past:
         return
     hub = driver.hub
-    call, site, waited = _running_call(hub)
-    if deadline.closed_at is not None:
-        call, site = "close()", deadline.closed_at
-        waited = "had closed and was waiting for others to close"
+    call, site, waited = deadline.complete or _running_call(hub)
     seconds = deadline.limit.seconds
     cause = overdue(hub.core.view.rank, call, site, seconds, f"it {waited}")
     driver.apply(FatalFound(CollectiveTimeoutError.__name__, cause, deadline.position))

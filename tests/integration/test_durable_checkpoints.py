@@ -175,6 +175,27 @@ with ftcomm.init() as comm:
     assert f"the job in {left} has ended: CollectiveMismatchError" in again.stderr
 
 
+def test_a_deadline_holds_while_a_store_that_is_away_is_waited_for(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    script = f"""
+import ftcomm
+from pathlib import Path
+with ftcomm.init() as comm:
+    comm.load_checkpoint(0)
+    comm.checkpoint(1, durable=True)
+    comm.barrier()
+    if comm.rank == 0:
+        Path({str(store)!r}).rename({str(tmp_path / "away")!r})
+        Path({str(store)!r}).touch()
+    comm.barrier()
+    comm.checkpoint(2, durable=True, deadline=1)
+"""
+    done = run("--checkpoint", str(store), script=script, n=2)
+    assert done.returncode == 80, done.stderr
+    assert re.search(r"rank [01] gave checkpoint\(\) at \S+:\d+ a deadline of 1 s", done.stderr)
+    assert "it had committed version 2 and was waiting for the store" in done.stderr
+
+
 LARGE = """
 import hashlib, os, signal
 import numpy as np, ftcomm

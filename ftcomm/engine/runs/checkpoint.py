@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from ftcomm.control.hub import Hub
+from ftcomm.control.hub import CompleteCall, Hub
 from ftcomm.engine.locked_machine import Answer, LockedMachine
 from ftcomm.engine.runs.cut_check import OPENING_BYTES, CutCheck
 from ftcomm.engine.runs.mark_clock import MarkClock
@@ -130,6 +130,8 @@ class CheckpointRuns:
         for the record too.
         """
         durables = self._core.durables
+        waits = f"had committed version {version} and was waiting for the store"
+        self._hub.keep_deadline(CompleteCall("checkpoint()", call.site, waits))
         self._machine.wait_for(lambda: not durables.must_pack(version - 1))
         if saving.durable:
             with self._hub.lock:

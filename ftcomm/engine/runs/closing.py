@@ -1,6 +1,6 @@
 """Closing: the last collective of a communicator, and serving others until all have closed."""
 
-from ftcomm.control.hub import Hub
+from ftcomm.control.hub import CompleteCall, Hub
 from ftcomm.control.thread import ControlThread
 from ftcomm.engine.locked_machine import LockedMachine
 from ftcomm.engine.runs.cut_check import CutCheck
@@ -53,9 +53,7 @@ class Closing:
 
     def serve_until_all_have_closed(self, site: str) -> None:
         """Serve lagging ranks what they miss (rule R8); the call's deadline holds on."""
-        deadline = self._hub.deadline
-        if deadline is not None:
-            position = self._progress.position
-            self._hub.deadline = deadline._replace(position=position, closed_at=site)
+        waits = "had closed and was waiting for others to close"
+        self._hub.keep_deadline(CompleteCall("close()", site, waits))
         self._control.driver.act(OwnCloseDone())
         self._machine.wait_for(lambda: self._view.state is WorkerState.FINISHED)
