@@ -45,6 +45,7 @@ class Holder(NamedTuple):
 
 
 STAND_IN: Final = Holder(None, 0, None)  # for calls that run on another thread
+NOBODY: Final = Holder(None, 0, None)  # for all calls that would come behind the end
 
 
 class CallLock:
@@ -78,11 +79,12 @@ class CallLock:
         """The calls of another thread have it."""
         return self.holder.get(0) is STAND_IN
 
-    @property
-    def is_held_by_another_thread(self) -> bool:
-        """A call of another thread has it; those of a thread that it is lent to do not count."""
-        holder = self.holder.get(0)
-        return holder is not None and holder is not STAND_IN and holder[1] != get_ident()
+    def shut(self) -> bool:
+        """Let nobody have it any more; False if a call of another thread has it.
+
+        Those of a thread that it is lent to do not count.
+        """
+        return self.holder.setdefault(0, NOBODY)[1] in (0, get_ident())
 
     def release(self) -> None:
         """Give it back."""

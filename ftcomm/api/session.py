@@ -239,7 +239,7 @@ class Session:
 
     def _end(self) -> None:
         self.guard.is_closed = True
-        if self.guard.lock.is_held_by_another_thread:  # which uses what would be closed here
+        if not self.guard.lock.shut():  # a call of another thread uses what would be closed here
             self.engine.abort()
             return
         self._at_end()

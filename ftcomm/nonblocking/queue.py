@@ -341,6 +341,8 @@ class RequestQueue:
 
     def _take_ownership(self) -> None:
         if not self._guard.lock.lend():
+            if self._guard.is_closed:
+                self._guard.refuse()
             raise _used_twice()
 
     def _block_if_idle(self) -> None:

@@ -326,6 +326,24 @@ def test_a_second_thread_is_refused_while_a_call_runs(comm: ftcomm.Communicator)
     assert (comm.allreduce(Slow()).tolist(), len(errors)) == ([1.0], 1)
 
 
+def test_a_call_that_begins_while_another_thread_ends_all_is_refused(
+    comm: ftcomm.Communicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has looked whether the communicator is open, and has yet to enter."""
+    guard = comm._session.guard
+    reached = guard._reached
+
+    def ended_meanwhile() -> Any:
+        thread = threading.Thread(target=comm.abort, args=("another thread leaves",))
+        thread.start()
+        thread.join()
+        return reached()
+
+    monkeypatch.setattr(guard, "_reached", ended_meanwhile)
+    with pytest.raises(ClosedError):
+        comm.allreduce(1)
+
+
 def test_an_exception_leaves_the_block_as_it_is() -> None:
     with pytest.raises(ZeroDivisionError), ftcomm.init("none") as comm:
         operator.truediv(1, 0)

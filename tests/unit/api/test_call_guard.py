@@ -68,6 +68,21 @@ def test_what_is_lent_is_left_by_nobody() -> None:
     assert not lock.lend()
 
 
+def test_what_is_shut_is_for_nobody_any_more() -> None:
+    lock = CallLock()
+    assert (lock.shut(), lock.shut()) == (True, True)
+    assert (take(lock), lock.lend(), lock.left_by()) == (False, False, None)
+
+
+def test_a_call_shuts_behind_itself_and_before_others_alone() -> None:
+    lock = CallLock()
+    assert lock.take(sys._getframe())
+    assert (in_thread(lock.shut), lock.shut()) == (False, True)
+    lock.release()
+    assert lock.lend()
+    assert lock.shut()  # calls of a thread that it is lent to end otherwise
+
+
 # --- the gate, which is one ---------------------------------------------------------------------
 
 
