@@ -257,6 +257,7 @@ class RequestQueue:
             with self._lock:
                 self._finish = finish
                 is_ours = self._has_ended
+                self._changed.notify_all()  # for calls that wait for what still runs
             if is_ours:
                 finish()
 

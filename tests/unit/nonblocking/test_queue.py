@@ -292,6 +292,26 @@ def test_a_users_function_that_does_not_end_is_not_waited_for(
     assert finished.wait(WITHIN_S)
 
 
+def test_a_call_that_waits_for_a_users_function_is_let_go_at_the_end(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread ends the communicator while the function goes on."""
+    monkeypatch.setattr("ftcomm.nonblocking.queue.LEAVE_WITHIN_S", 0.001)
+    line.blocked()
+    waits, is_settled = threading.Event(), line.queue._is_settled
+
+    def looked() -> bool:
+        waits.set()
+        return is_settled()
+
+    monkeypatch.setattr(line.queue, "_is_settled", looked)
+    ends = threading.Thread(target=lambda: waits.wait(WITHIN_S) and line.end())
+    ends.start()
+    [raised] = in_thread(line.guard.__enter__)
+    assert isinstance(raised, ClosedError)
+    ends.join()
+
+
 def test_an_end_without_any_nonblocking_call_is_immediate(line: Line) -> None:
     line.end()
     line.end()
