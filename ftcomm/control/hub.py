@@ -25,6 +25,7 @@ from ftcomm.diagnostics.exit_hook import abandon_in_children
 from ftcomm.diagnostics.fault_injection import FaultInjector, LinkAction
 from ftcomm.diagnostics.logs import JobLogger, LogContext
 from ftcomm.diagnostics.recorder import Recorder
+from ftcomm.errors import FtcommError
 from ftcomm.memory.pool import Pool
 from ftcomm.protocol.checksum_records import Digest
 from ftcomm.protocol.position import Position
@@ -209,6 +210,11 @@ class Hub:
         """Something has changed: threads that were held up look again."""
         with self.lock:
             self.messages_move.notify_all()
+
+    def end_messages(self, error: FtcommError) -> None:
+        """No message is sent or received any more: whoever waits to do so raises `error`."""
+        self.receives.end(error)
+        self.let_messages_move()
 
     def sleep(self) -> None:
         """On the user's thread: until `wake` is set.

@@ -73,7 +73,7 @@ class ControlThread:
             self._hub.core.fail(error)
         self._hub.retire_links()
         self._hub.wake.set()
-        self._hub.receives.end(error)
+        self._hub.end_messages(error)
 
     async def _main(self) -> None:
         async with trio.open_nursery() as nursery:

@@ -385,6 +385,6 @@ class DistributedEngine:
 
     def stop(self) -> None:
         """End the control thread and close every socket of this process."""
-        self._hub.receives.end(ClosedError("the communicator ended before this message came"))
+        self._hub.end_messages(ClosedError("the communicator ended before this message came"))
         self._control.stop()
         self._hub.close()

@@ -77,6 +77,8 @@ class MessagePort:
                 raise core.view.error
             if core.progress.closed:
                 raise ClosedError("this message was sent while the communicator was closed")
+            if self._hub.receives.has_ended:
+                raise ClosedError("the communicator ended before this message was sent")
             if not self._messages.hold.is_on:
                 return
             self._hub.messages_move.wait()

@@ -190,6 +190,46 @@ def test_what_is_sent_when_all_have_come_to_a_close_raises(held: threading.Event
     assert "this message was sent while the communicator was closed" in str(raised[0])
 
 
+def test_what_is_held_up_for_a_plan_raises_when_its_rank_leaves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ctrl-C has ended a checkpoint between this rank's report and the plan, for example."""
+    waits, wait = threading.Event(), MessagePort._wait_until_messages_move
+    raised: list[BaseException] = []
+
+    def waiting(port: MessagePort) -> None:
+        waits.set()
+        wait(port)
+
+    monkeypatch.setattr(MessagePort, "_wait_until_messages_move", waiting)
+
+    def send(comm: ftcomm.Communicator) -> None:
+        try:
+            comm.send(7, 1)
+        except ftcomm.ClosedError as error:
+            raised.append(error)
+
+    def job(comm: ftcomm.Communicator) -> None:
+        comm.load_checkpoint(default=0)
+        if comm.rank == 1:
+            with pytest.raises(ftcomm.RankLostError):
+                comm.allreduce(1.0)
+            return
+        engine: Any = comm._session.engine
+        with engine._hub.lock:
+            engine._core.messages.hold.report()
+        sender = threading.Thread(target=send, args=(comm,), daemon=True)
+        sender.start()
+        waits.wait()
+        comm.abort("it leaves")
+        sender.join(LIMIT_S / 3)
+
+    with local_group(2) as group:
+        group.run(job)
+        group.abort("the job is over")
+    assert "the communicator ended before this message was sent" in str(raised[0])
+
+
 def test_a_thread_that_hears_of_the_end_leaves_the_engine_to_the_call_that_uses_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

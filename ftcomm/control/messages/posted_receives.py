@@ -191,6 +191,11 @@ class PostedReceives:
             ended = [end for stream in list(self._streams) for end in self._served(stream)]
         self._tell(ended)
 
+    @property
+    def has_ended(self) -> bool:
+        """True behind `end`."""
+        return self._error is not None
+
     # --- for the control thread -----------------------------------------------------------------
 
     def may_read(self, source: int, limit: int) -> bool:
