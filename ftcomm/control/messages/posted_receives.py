@@ -151,14 +151,18 @@ class PostedReceives:
             return _Ended(receive, None, mistake)
         if receive.is_probe:
             return _Ended(receive, value, None)
+        comes_into_out, receive.has_taken = receive.has_taken, True  # before: see `cancel`
         outcome, _ = messages.receive(receive.source, receive.tag, time.monotonic())
         if outcome is not Completion.DONE:
+            receive.has_taken = comes_into_out
             return None
-        receive.has_taken = True
         return _Ended(receive, value, None)
 
     def cancel(self, receive: PostedReceive) -> bool:
-        """Take a receive back; False if its message was taken for it."""
+        """Take a receive back; False if its message was taken for it, or is being taken.
+
+        Ctrl-C may have come in between, where nobody can tell: the caller errs on the safe side.
+        """
         stream = (receive.source, receive.tag)
         with self._lock:
             if receive in self._streams.get(stream, ()):

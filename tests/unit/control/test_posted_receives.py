@@ -1,5 +1,7 @@
 """Receives that wait: served in order, one message each, and told of the end."""
 
+import functools
+import itertools
 import os
 import threading
 import time
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 
 from ftcomm.config.deadline import Limit
+from ftcomm.control.messages import posted_receives
 from ftcomm.control.messages.posted_receives import PostedReceive, PostedReceives
 from ftcomm.errors import ClosedError, JobLostError
 from ftcomm.memory.message_value import MessageValue
@@ -18,6 +21,8 @@ from ftcomm.protocol.link_messages import Content
 from ftcomm.protocol.messages import FatalDecision, Revoke
 from ftcomm.recovery.events import AskForMessages, MessageArrived, MessagesWanted
 from ftcomm.recovery.machine import WorkerMachine
+from ftcomm.recovery.messages import inbox, message_exchange
+from tests.helpers.interrupts import BY_SIGNAL, interrupted
 from tests.unit.recovery.test_messages import checkpoint, loaded
 from tests.unit.recovery.worker_scenario import at, hear, plan
 
@@ -34,12 +39,15 @@ class Receives:
         self.asked: list[int] = []
         self.numbers = 0
 
-    def post(self, told: list[Any], **changes: Any) -> PostedReceive:
+    def posted_by(self, told: list[Any], **changes: Any) -> PostedReceive:
         def done(value: MessageValue | None, error: BaseException | None) -> None:
             told.append(error if value is None else value.stored.flat.tolist())
 
         fields: dict[str, Any] = {"source": 1, "tag": TAG, "limit": None, "check": lambda _: None}
-        receive = PostedReceive(what="recv()", site="t.py:3", done=done, **{**fields, **changes})
+        return PostedReceive(what="recv()", site="t.py:3", done=done, **{**fields, **changes})
+
+    def post(self, told: list[Any], **changes: Any) -> PostedReceive:
+        receive = self.posted_by(told, **changes)
         if self.posted.post(receive):
             self.want(receive.source)
         return receive
@@ -241,3 +249,20 @@ def test_what_was_read_ahead_is_forgotten_with_its_version(receives: Receives) -
     receives.arrive(1.0, 2.0)
     checkpoint(receives.core, 1)
     assert receives.posted.may_read(1, 1)
+
+
+def test_a_receive_that_ctrl_c_ends_is_taken_back_with_its_message_or_not_at_all() -> None:
+    """A script that goes on would else get the next message for this one."""
+    modules = posted_receives, inbox, message_exchange
+    outcomes: set[tuple[bool, bool]] = set()
+    for number in itertools.count():
+        receives, told = Receives(), list[Any]()
+        receives.arrive(1.0)
+        receive: PostedReceive = receives.posted_by(told)
+        post = functools.partial(receives.posted.post, receive)
+        if not interrupted(post, number, *modules, where=BY_SIGNAL):
+            break
+        was_taken_back = receives.posted.cancel(receive)
+        outcomes.add((was_taken_back, receives.core.messages.waiting(1, TAG) is not None))
+    assert (True, False) not in outcomes
+    assert {(True, True), (False, False)} <= outcomes
