@@ -25,7 +25,10 @@ class MessageHandles:
         self.calls = calls
         self._callbacks = callbacks
         self._pid = os.getpid()
-        self._changed = threading.Condition()
+        # Entered by `with` itself: a condition does that in a function, which Ctrl-C may leave with
+        # the lock, for which the control thread would wait.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
 
     def send(self, message: MessageToSend) -> Handle[None]:
         """Send; the handle is done, since the log has the message."""
@@ -40,7 +43,7 @@ class MessageHandles:
         call: QueuedCall[Any] = QueuedCall(_nothing, asked.what, limit)
 
         def done(value: MessageValue | None, error: BaseException | None) -> None:
-            with self._changed:
+            with self._lock:
                 _end(call, asked, value, error)
                 callbacks, call.callbacks = call.callbacks, None
                 self._changed.notify_all()
@@ -67,7 +70,7 @@ class MessageHandles:
         """
         self._check_process()
         self.calls.wait_elsewhere()
-        with self._changed:
+        with self._lock:
             if not self._changed.wait_for(lambda: call.is_done, timeout):
                 raise TimeoutError(f"{call.what} is still pending after {timeout:g} s")
 
@@ -84,7 +87,7 @@ class MessageHandles:
             ForkError: in a forked child.
         """
         self._check_process()
-        with self._changed:
+        with self._lock:
             if not call.is_done:
                 self._callbacks.prepare()
                 call.callbacks = [*(call.callbacks or ()), callback]

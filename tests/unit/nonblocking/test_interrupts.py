@@ -1,7 +1,10 @@
 """Ctrl-C, or no room for a thread, at every place where a nonblocking call or a task begins."""
 
+import functools
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -13,12 +16,16 @@ from ftcomm.api import call_guard, checkpoints, collectives, persistent_calls, s
 from ftcomm.errors import ClosedError, ThreadLimitError
 from ftcomm.nonblocking import (
     dependencies,
+    message_handles,
     nonblocking_calls,
     queue,
     task_arguments,
     task_engine,
     threads,
 )
+from ftcomm.nonblocking.callbacks import Callbacks
+from ftcomm.nonblocking.handle import QueuedCall
+from ftcomm.nonblocking.message_handles import MessageHandles
 from tests.helpers.interrupts import BY_SIGNAL, interrupted, places
 
 PATH = (
@@ -59,6 +66,28 @@ def allowed(door: threading.Event) -> None:
 
 
 # --- Ctrl-C -------------------------------------------------------------------------------------
+
+
+def test_a_wait_for_a_message_that_is_cut_short_holds_up_no_other_thread() -> None:
+    """The control thread takes the same lock when a message comes."""
+    calls: Any = SimpleNamespace(wait_elsewhere=lambda: None)
+    call: QueuedCall[None] = QueuedCall(lambda: None, "irecv")
+    call.succeed(None)
+
+    def is_free(handles: MessageHandles) -> bool:
+        taken = handles._changed.acquire(blocking=False)
+        if taken:
+            handles._changed.release()
+        return taken
+
+    with ThreadPoolExecutor(1) as threads:
+        for number in places():
+            handles = MessageHandles(calls, Callbacks(()))
+            wait = functools.partial(handles.wait_for, call, None)
+            has_come = interrupted(wait, number, message_handles, threading, where=BY_SIGNAL)
+            assert threads.submit(is_free, handles).result()
+            if not has_come:
+                break
 
 
 @pytest.mark.parametrize("is_first", [True, False])
