@@ -20,7 +20,7 @@ from ftcomm.config.process_identity import this_process
 from ftcomm.control.hub import Hub
 from ftcomm.control.thread import ControlThread
 from ftcomm.diagnostics import logs
-from ftcomm.diagnostics.exit_hook import use_exit_codes
+from ftcomm.diagnostics.exit_hook import call_if_script_fails, use_exit_codes
 from ftcomm.diagnostics.fault_injection import FaultInjector
 from ftcomm.diagnostics.output_buffering import write_whole_lines
 from ftcomm.diagnostics.recorder import Recorder
@@ -89,6 +89,13 @@ def init(
         if options.log_level is not None:
             logs.turn_on(options.log_level)
         return place.fill(_alone(options) if options.routes is None else _join(options, place))
+
+
+@call_if_script_fails
+def _leave_by(error: BaseException) -> None:
+    """An error ends the script, and a thread may keep its process alive: say so at once."""
+    for communicator in COMMUNICATORS.usable_by_script():
+        communicator.abort(f"{type(error).__name__}: {error}")
 
 
 @atexit.register

@@ -7,7 +7,7 @@ ranks as threads, for tests and for workers of a framework that are threads.
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
@@ -117,8 +117,12 @@ class OpenCommunicators:
 
     def usable(self) -> list[OpenCommunicator]:
         """Those on which calls may be made."""
-        found = [place.communicator for place in self._places.copy().values()]
-        return [each for each in found if each is not None and each.is_usable]
+        return _usable(self._places.copy().values())
+
+    def usable_by_script(self) -> list[OpenCommunicator]:
+        """The same without those that other threads than the main one have opened by name."""
+        mine = (None, threading.main_thread())
+        return _usable(place for (_, at), place in self._places.copy().items() if at in mine)
 
     def forget(self) -> None:
         """In a forked child: what its parent has opened is not open here."""
@@ -139,6 +143,11 @@ class OpenCommunicators:
     def _give_back(self, owner: Owner) -> None:
         with self._lock:
             self._places.pop(owner, None)
+
+
+def _usable(places: Iterable[Place]) -> list[OpenCommunicator]:
+    found = [place.communicator for place in places]
+    return [each for each in found if each is not None and each.is_usable]
 
 
 def _is_name(job: object) -> bool:

@@ -4,12 +4,17 @@ A launcher or supervisor decides by the exit status whether a restart makes sens
 `FtcommError` therefore ends the process with the error's `exit_code` instead of 1; its traceback
 ends at the script's own line, as that of a TypeError or ValueError about a call's arguments does,
 and nothing is done to a process that catches the error.
+
+Python waits for all threads behind the end of the main thread, and runs exit functions behind that.
+So what must happen although a thread lives on is told of the error before.
 """
 
+import contextlib
 import logging
 import opcode
 import os
 import sys
+import threading
 import weakref
 from collections.abc import Callable
 from types import TracebackType
@@ -17,10 +22,13 @@ from typing import Any
 
 from ftcomm.errors import FtcommError
 
+_End = Callable[[BaseException], object]
 _Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
 
 _RAISE = opcode.opmap["RAISE_VARARGS"]
 _installed = False
+_ends: list[_End] = []
+_uncaught: list[BaseException] = []  # the newest that the hook was given, if any was
 _abandons: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
@@ -34,8 +42,33 @@ def use_exit_codes() -> None:
             os.register_at_fork(after_in_child=_abandon_all)
 
 
+def call_if_script_fails(end: _End) -> _End:
+    """Call `end` with the error that ends the script, before other threads are waited for."""
+    _ends.append(end)
+    return end
+
+
+def _note_uncaught(error: BaseException) -> None:
+    """The script may end by `error`; not where a user types what comes next."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or hasattr(sys, "ps1") or sys.flags.interactive or sys.flags.inspect:
+        return
+    if not _uncaught:  # Python offers no public function for this: pools of threads use it too
+        with contextlib.suppress(AttributeError, RuntimeError):  # RuntimeError: all is over
+            threading._register_atexit(_call_ends)  # type: ignore[attr-defined]  # noqa: SLF001
+    _uncaught[:] = [error]
+
+
+def _call_ends() -> None:
+    [error] = _uncaught
+    if getattr(sys, "last_value", None) is error:  # else somebody has called the hook to print it
+        for end in _ends:
+            end(error)
+
+
 def _with_exit_code(previous: _Hook) -> _Hook:
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        _note_uncaught(error)
         ours = isinstance(error, FtcommError)
         if not logging.getLogger("ftcomm").isEnabledFor(logging.DEBUG) and (
             ours or _refuses_arguments(error, trace)

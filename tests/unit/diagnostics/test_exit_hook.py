@@ -42,6 +42,45 @@ def test_a_traceback_ends_at_the_line_of_the_script() -> None:
     assert traceback_lines("INFO") == (71, ["<module>"])
 
 
+FAILING = """
+import sys, threading
+from ftcomm.diagnostics.exit_hook import call_if_script_fails, use_exit_codes
+
+use_exit_codes()
+call_if_script_fails(lambda error: print("ends by", error, flush=True) or over.set())
+over = threading.Event()
+{script}
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("threading.Thread(target=over.wait).start(); raise ValueError(1)", "ends by 1\n"),
+        ("raise KeyboardInterrupt", "ends by \n"),
+        ("sys.excepthook(ValueError, ValueError(1), None)", ""),
+        (
+            "error = ValueError(1); sys.excepthook(ValueError, error, None); raise error",
+            "ends by 1\n",
+        ),
+        ("t = threading.Thread(target=lambda: 1 / 0); t.start(); t.join()", ""),
+        ("sys.ps1 = '> '; raise ValueError(1)", ""),
+    ],
+    ids=["thread", "ctrl-c", "printed", "printed-first", "of-a-thread", "interactive"],
+)
+def test_an_uncaught_error_is_told_before_threads_are_waited_for(script: str, said: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FAILING.format(script=script)],
+        env=worker_environment(),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout == said, done.stderr
+
+
 MALFORMED = (
     {"FTCOMM_LOG": "verbose"},
     {"FTCOMM_CONNECT_TIMEOUT": "x"},

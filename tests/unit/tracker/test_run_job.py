@@ -264,6 +264,24 @@ def test_a_script_that_never_closes_is_told_so() -> None:
     assert "never closed its communicator (`with ftcomm.init() as comm:`)" in done.stderr
 
 
+def test_a_script_that_fails_is_not_waited_for_because_a_thread_lives_on() -> None:
+    """Neither a thread nor a pool of them, for which Python waits before it ends a process."""
+    script = """
+import os, threading, ftcomm
+from concurrent.futures import ThreadPoolExecutor
+comm = ftcomm.init()
+comm.load_checkpoint(0)
+if comm.rank == 0:
+    threading.Thread(target=comm.recv, args=(1,)).start()
+    ThreadPoolExecutor().submit(comm.recv, 1, 2)
+    raise ValueError("a bug of the script")
+comm.recv(0)
+"""
+    done = run("--checkpoint", "", script=script, n=2)
+    assert done.returncode in (71, 83), done.stderr
+    assert "left: ValueError: a bug of the script" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("line", "status", "end", "refusal"),
     [
