@@ -53,9 +53,12 @@ def _note_uncaught(error: BaseException) -> None:
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or hasattr(sys, "ps1") or sys.flags.interactive or sys.flags.inspect:
         return
-    if not _uncaught:  # Python offers no public function for this: pools of threads use it too
-        with contextlib.suppress(AttributeError, RuntimeError):  # RuntimeError: all is over
-            threading._register_atexit(_call_ends)  # type: ignore[attr-defined]  # noqa: SLF001
+    if not _uncaught:
+        # Nothing public comes before threads are waited for. Pools of threads use this too.
+        register = getattr(threading, "_register_atexit", None)
+        if register is not None:
+            with contextlib.suppress(RuntimeError):  # all is over already
+                register(_call_ends)
     _uncaught[:] = [error]
 
 

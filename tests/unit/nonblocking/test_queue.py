@@ -292,7 +292,7 @@ def test_a_users_function_that_does_not_end_is_not_waited_for(
     assert finished.wait(WITHIN_S)
 
 
-def test_a_call_that_waits_for_a_users_function_is_let_go_at_the_end(
+def test_a_call_that_waits_for_a_users_function_is_released_at_the_end(
     line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another thread ends the communicator while the function goes on."""
