@@ -32,7 +32,6 @@ from ftcomm.recovery.events import (
     FetchCopies,
     FetchParts,
     Hangup,
-    MessageArrived,
     MessagesWanted,
     PackVersion,
     Received,
@@ -47,6 +46,7 @@ from ftcomm.recovery.events import (
     WriteVersion,
 )
 from ftcomm.recovery.machine import MachineLimits, WorkerState
+from ftcomm.recovery.messages.message_exchange import MessageArrived
 from ftcomm.recovery.states import state_in_words
 from ftcomm.state.layout import Packed
 from ftcomm.state.leaf_digests import leaves_of
@@ -183,12 +183,12 @@ class Driver:
                 case PackVersion() | WriteVersion() | StartRestore() | StartJournalRead():
                     self._work_on(effect)
 
-    def arrived(self, event: MessageArrived) -> None:
+    def arrived(self, message: MessageArrived) -> None:
         """From any thread: a message has come; serve who waits for it, on this thread."""
-        with self.hub.lock:  # not by way of the machine: it changes nothing but the inbox
-            is_new = self.hub.core.messages.arrive(event)
+        with self.hub.lock:
+            is_new = self.hub.core.messages.arrive(message)
         if is_new:
-            self.hub.receives.arrived(event.source, event.tag)
+            self.hub.receives.arrived(message.source, message.tag)
 
     def _want_messages(self, source: int) -> None:
         self.apply(MessagesWanted(source))

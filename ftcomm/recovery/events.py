@@ -163,20 +163,6 @@ class MessagesWanted:
 
 
 @dataclass(frozen=True, slots=True)
-class MessageArrived:
-    """Message `number` of a stream of `source` to this rank has arrived whole."""
-
-    epoch: int
-    source: int
-    version: int
-    tag: bytes
-    number: int
-    digest: bytes
-    value: Any
-    nbytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class MessagesClaimed:
     """Rank `destination` says what it has of this rank's messages of `version`."""
 
@@ -338,7 +324,6 @@ Event = (
     | CopyFetched
     | CopyLost
     | MessagesWanted
-    | MessageArrived
     | MessagesClaimed
     | MessagesLost
     | Beat

@@ -68,7 +68,6 @@ from ftcomm.recovery.events import (
     Leaving,
     LinkDown,
     LocalFetched,
-    MessageArrived,
     MessagesClaimed,
     MessagesLost,
     MessagesWanted,
@@ -122,7 +121,6 @@ FetchEvent = (
     | CopyFetched
     | CopyLost
     | MessagesWanted
-    | MessageArrived
     | MessagesClaimed
     | MessagesLost
 )
@@ -191,7 +189,6 @@ class WorkerMachine:
                 | CopyFetched()
                 | CopyLost()
                 | MessagesWanted()
-                | MessageArrived()
                 | MessagesClaimed()
                 | MessagesLost()
             ):
@@ -377,7 +374,7 @@ class WorkerMachine:
                 follows = self.copied.handle(event, now)
                 if isinstance(follows, list) and not self.copied.is_lacking:
                     follows += self.on_fetch_ended(event.epoch, COPIES, "")
-            case MessagesWanted() | MessageArrived() | MessagesClaimed() | MessagesLost():
+            case MessagesWanted() | MessagesClaimed() | MessagesLost():
                 follows = self.messages.handle(event, now)
             case _:
                 assert_never(event)

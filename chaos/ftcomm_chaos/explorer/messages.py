@@ -7,8 +7,9 @@ once in an epoch: one move for the source to hear it, and one for each message t
 from typing import TYPE_CHECKING
 
 from ftcomm.protocol.position import Position
-from ftcomm.recovery.events import FatalFound, MessageArrived, MessagesClaimed, MessagesWanted
+from ftcomm.recovery.events import FatalFound, MessagesClaimed, MessagesWanted
 from ftcomm.recovery.machine import Completion, WorkerMachine
+from ftcomm.recovery.messages.message_exchange import MessageArrived
 from ftcomm.recovery.messages.names import MODULUS
 from ftcomm.recovery.messages.sent_log import SentMessage
 from ftcomm_chaos.explorer.transitions import SITE
@@ -116,7 +117,12 @@ def serve(model: "Model", port: int, index: int) -> None:
     _put_link(model, port, index, at)
     content = sent.number, sent.digest, sent.value
     stream = sent.stream
-    model.hear(port, MessageArrived(link.epoch, link.source, link.version, stream.tag, *content))
+    arrived = MessageArrived(link.epoch, link.source, link.version, stream.tag, *content)
+    model.step(port, _arrive, arrived)
+
+
+def _arrive(core: WorkerMachine, arrived: MessageArrived) -> bool:
+    return core.messages.arrive(arrived)
 
 
 def _put_link(model: "Model", port: int, index: int, at: int) -> None:

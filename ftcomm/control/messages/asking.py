@@ -24,7 +24,8 @@ from ftcomm.protocol.link_messages import (
     MessageRequest,
     StreamMark,
 )
-from ftcomm.recovery.events import AskForMessages, MessageArrived, MessagesLost
+from ftcomm.recovery.events import AskForMessages, MessagesLost
+from ftcomm.recovery.messages.message_exchange import MessageArrived
 from ftcomm.transport.link import Link
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ has sent and takes off those of what it has taken; over all ranks the sum must b
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, assert_never
 
 from ftcomm.protocol.field_types import MAX_TAGS
@@ -24,11 +25,9 @@ from ftcomm.recovery.events import (
     Effect,
     FatalFound,
     LinkDown,
-    MessageArrived,
     MessagesClaimed,
     MessagesLost,
     MessagesWanted,
-    Wake,
 )
 from ftcomm.recovery.messages.inbox import Inbox
 from ftcomm.recovery.messages.message_hold import MessageHold
@@ -38,6 +37,20 @@ from ftcomm.recovery.states import Completion, WorkerState
 from ftcomm.recovery.tracker_contact import TrackerContact
 
 Marks = Mapping[bytes, Mark]  # by tag
+
+
+@dataclass(frozen=True, slots=True)
+class MessageArrived:
+    """Message `number` of a stream of `source` to this rank has arrived whole."""
+
+    epoch: int
+    source: int
+    version: int
+    tag: bytes
+    number: int
+    digest: bytes
+    value: Any
+    nbytes: int = 0
 
 
 class MessageExchange:
@@ -95,9 +108,9 @@ class MessageExchange:
         return self._sent.site_of(destination, index)
 
     def handle(
-        self, event: MessagesWanted | MessageArrived | MessagesClaimed | MessagesLost, now: float
+        self, event: MessagesWanted | MessagesClaimed | MessagesLost, now: float
     ) -> list[Effect] | FatalFound | LinkDown:
-        """Ask for messages, take one, or compare what others have of this rank's.
+        """Ask for messages, or compare what others have of this rank's.
 
         Returns:
             what the driver must do, or what this rank has found.
@@ -105,8 +118,6 @@ class MessageExchange:
         match event:
             case MessagesWanted(source):
                 return self._want(source, now)
-            case MessageArrived():
-                return [Wake()] if self.arrive(event) else []
             case MessagesClaimed(epoch, destination, version, marks):
                 if epoch != self._view.epoch:
                     return []

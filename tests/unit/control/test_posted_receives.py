@@ -19,9 +19,10 @@ from ftcomm.memory.message_value import MessageValue
 from ftcomm.memory.pool import LoggedResult
 from ftcomm.protocol.link_messages import Content
 from ftcomm.protocol.messages import FatalDecision, Revoke
-from ftcomm.recovery.events import AskForMessages, MessageArrived, MessagesWanted
+from ftcomm.recovery.events import AskForMessages, MessagesWanted
 from ftcomm.recovery.machine import WorkerMachine
 from ftcomm.recovery.messages import inbox, message_exchange
+from ftcomm.recovery.messages.message_exchange import MessageArrived
 from tests.helpers.interrupts import BY_SIGNAL, interrupted
 from tests.unit.recovery.test_messages import checkpoint, loaded
 from tests.unit.recovery.worker_scenario import at, hear, plan
@@ -63,7 +64,7 @@ class Receives:
         arrived = MessageArrived(
             self.core.view.epoch, 1, 0, tag, self.numbers, bytes(16), value, flat.nbytes
         )
-        self.core.handle(arrived, now=0.0)
+        assert self.core.messages.arrive(arrived)
 
     def look(self) -> None:
         self.posted.look(self.want)

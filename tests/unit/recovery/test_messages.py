@@ -10,14 +10,13 @@ from ftcomm.protocol.messages import FatalReport, Report, Revoke
 from ftcomm.recovery.events import (
     AskForMessages,
     Beat,
-    MessageArrived,
     MessagesClaimed,
     MessagesLost,
     MessagesWanted,
     SendControl,
-    Wake,
 )
 from ftcomm.recovery.machine import Completion, MachineLimits, WorkerMachine
+from ftcomm.recovery.messages.message_exchange import MessageArrived
 from ftcomm.recovery.messages.names import MODULUS, START, Mark, Stream, behind, total_of
 from ftcomm.recovery.messages.sent_log import SentLog
 from tests.unit.recovery.worker_scenario import a_member, at, execute, hear, members, plan
@@ -38,12 +37,12 @@ def loaded(**changes: Any) -> WorkerMachine:
     return core
 
 
-def arrive(core: WorkerMachine, number: int, content: str, **changes: Any) -> list[Any]:
+def arrive(core: WorkerMachine, number: int, content: str, **changes: Any) -> bool:
     fields = {"epoch": core.view.epoch, "source": 1, "version": 0, "tag": TAG}
-    event = MessageArrived(
+    message = MessageArrived(
         **{**fields, "number": number, "digest": digest(content), "value": content, **changes}
     )
-    return core.handle(event, now=0.0)
+    return core.messages.arrive(message)
 
 
 def wanted(core: WorkerMachine) -> list[Any]:
@@ -85,7 +84,7 @@ def test_a_source_is_asked_once_in_an_epoch_and_again_in_the_next() -> None:
     core = loaded()
     assert wanted(core) == [AskForMessages(1, 1, 0, ())]
     assert wanted(core) == []
-    assert arrive(core, 1, "a") == [Wake()]
+    assert arrive(core, 1, "a")
     hear(core, Revoke(2, "a link was lost"))
     again = AskForMessages(2, 1, 0, ((TAG, mark_of("a")),))
     assert again in hear(core, plan(2, at(0, 0)))  # a restarted source hears what it must send
@@ -96,17 +95,17 @@ def test_messages_come_in_order_and_each_once() -> None:
     core = loaded()
     wanted(core)
     assert received(core) is None
-    assert arrive(core, 2, "b") == []
-    assert arrive(core, 1, "a") == [Wake()]
-    assert arrive(core, 1, "a") == []
+    assert not arrive(core, 2, "b")
+    assert arrive(core, 1, "a")
+    assert not arrive(core, 1, "a")
     arrive(core, 2, "b")
     assert [received(core) for _ in range(3)] == ["a", "b", None]
 
 
 def test_what_is_of_another_epoch_or_version_is_dropped() -> None:
     core = loaded()
-    assert arrive(core, 1, "a", epoch=2) == []
-    assert arrive(core, 1, "a", version=1) == []
+    assert not arrive(core, 1, "a", epoch=2)
+    assert not arrive(core, 1, "a", version=1)
     assert received(core) is None
 
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from ftcomm.recovery.events import (
     AskForMessages,
-    MessageArrived,
     MessagesClaimed,
     MessagesLost,
     MessagesWanted,
 )
 from ftcomm.recovery.machine import Completion, WorkerState
+from ftcomm.recovery.messages.message_exchange import MessageArrived
 from ftcomm.recovery.messages.sent_log import SentMessage
 from ftcomm_chaos.sim.worker.execution import SITE, Thread
 from ftcomm_chaos.sim.workload import SimulatedMessage
@@ -136,7 +136,7 @@ class MessageLink:
         if not self._is_wanted:
             return
         order, tag = self.order, message.stream.tag
-        event = MessageArrived(
+        arrived = MessageArrived(
             order.epoch,
             order.source,
             order.version,
@@ -145,7 +145,8 @@ class MessageLink:
             message.digest,
             message.value,
         )
-        self.process.hear(event)
+        if self.process.core.messages.arrive(arrived):
+            self.process.poke()
         self.world.after(self.world.transit(), self.far.deliver, self._serve)
 
     def _lose(self, why: str) -> None:
