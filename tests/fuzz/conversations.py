@@ -22,7 +22,8 @@ from ftcomm.recovery.events import SendControl, StartFetch
 from ftcomm.recovery.fetch_orders import ExpectedItems
 from ftcomm.recovery.machine import Checkpoint, Identity, MachineLimits, WorkerMachine
 from ftcomm.recovery.result_log import LogEntry
-from ftcomm_tracker.server.connection import Connection, of_a_member
+from ftcomm_tracker.server.connections.connection import Connection
+from ftcomm_tracker.server.connections.workers import of_a_member
 from ftcomm_tracker.server.operators import Operators
 from tests.fuzz.wire import SIGNATURE, feed_stream
 from tests.unit.recovery.worker_scenario import a_member, hear, plan

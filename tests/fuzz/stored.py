@@ -37,6 +37,7 @@ from ftcomm_chaos.runner.fault_plan import library_faults, missing_for, parse_pl
 from ftcomm_chaos.runner.spot_trace import NodeEvent, parse_trace
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.operator.job_registry import parse_entry
+from ftcomm_tracker.server.connections.listener import host_in, join_address
 from ftcomm_tracker.server.fault_injection import parse_tracker_faults
 from ftcomm_tracker.server.journal import (
     FILE_NAME,
@@ -46,7 +47,6 @@ from ftcomm_tracker.server.journal import (
     remembered,
     text_of,
 )
-from ftcomm_tracker.server.listener import host_in, join_address
 from tests.unit.tracker.roster_scenario import ScenarioRun, hello
 
 WORLD_SIZE = 3

@@ -39,7 +39,7 @@ def test_a_tracker_that_fails_leaves_neither_a_lock_nor_an_entry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail(server: Server) -> NoReturn:
-        await server._listener.aclose()
+        await server._connections.close()
         raise ZeroDivisionError("a defect")
 
     with monkeypatch.context() as defect:

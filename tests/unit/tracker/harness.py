@@ -13,7 +13,7 @@ from ftcomm.protocol.codec import Decoder, encode
 from ftcomm.protocol.handshake import NONCE_BYTES, ClientHandshake, control_key
 from ftcomm.protocol.messages import ControlMessage, Heartbeat, Hello
 from ftcomm.protocol.position import START
-from ftcomm_tracker.server.connection import receive_exactly
+from ftcomm_tracker.server.connections.authentication import receive_exactly
 from ftcomm_tracker.server.open_job import OpenJob, ServeOptions, open_job
 
 

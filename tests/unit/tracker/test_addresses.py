@@ -10,7 +10,12 @@ import pytest
 import trio
 
 from ftcomm.errors import ConfigError
-from ftcomm_tracker.server.listener import host_in, join_address, open_listener, without_brackets
+from ftcomm_tracker.server.connections.listener import (
+    host_in,
+    join_address,
+    open_listener,
+    without_brackets,
+)
 from tests.unit.tracker.serving import serve, supervise
 from tests.unit.tracker.test_cli import invoke
 from tests.unit.tracker.test_launcher import run

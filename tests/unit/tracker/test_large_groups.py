@@ -10,7 +10,8 @@ from ftcomm_tracker.core.events import ConnectionLost, Effect, Joined, Said, Sen
 from ftcomm_tracker.core.group_state import SMALL_GROUP
 from ftcomm_tracker.core.mismatch_inquiry import ANSWER_WITHIN_S, MOST_ASKED
 from ftcomm_tracker.core.roster import Roster
-from ftcomm_tracker.server.server import Server
+from ftcomm_tracker.server.roster_loop import RosterLoop
+from ftcomm_tracker.server.state_dir_watch import StateDirWatch
 from ftcomm_tracker.server.token_file import TokenFile
 from tests.unit.tracker.roster_scenario import SETTINGS, at, hello, report
 
@@ -83,11 +84,15 @@ def test_a_job_that_joins_at_once_is_journalled_once_and_before_anyone_is_told(
         write=lambda document, epoch: course.append((epoch, len(document["incarnations"]))),
     )
     roster = Roster(SETTINGS, Durable.fresh("job", 4), generation=1, now=0.0)
-    listener: Any = SimpleNamespace(socket=SimpleNamespace(getsockname=lambda: ("127.0.0.1", 1)))
-    server = Server(roster, journal, TokenFile(tmp_path / "token", b"key"), listener)
-    server.send = lambda conn, message: course.append(type(message))  # type: ignore[method-assign]  # the wire
+    state_dir = StateDirWatch(journal, TokenFile(tmp_path / "token", b"key"))
+
+    def perform(effect: Effect) -> None:
+        if isinstance(effect, Send):
+            course.append(type(effect.message))
+
     hellos: list[Hello] = [hello(f"w{number}") for number in range(4)]
-    server._feed_all([(Joined(conn, words), None) for conn, words in enumerate(hellos)], 0.0)
+    loop = RosterLoop(roster, journal, state_dir, perform)
+    loop.feed([(Joined(conn, words), None) for conn, words in enumerate(hellos)], 0.0)
     welcomes = [Welcome] * 4
     assert course[:6] == [(0, 4), (1, 4), *welcomes]
 

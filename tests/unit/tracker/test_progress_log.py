@@ -10,9 +10,8 @@ import trio.testing
 
 from ftcomm.protocol.messages import Heartbeat
 from ftcomm.protocol.position import Position
-from ftcomm_tracker.server.progress_log import ProgressLog
+from ftcomm_tracker.server.progress_log import ProgressLog, write_progress
 from ftcomm_tracker.server.recovery_log import PROGRESS_FILE, record_progress
-from ftcomm_tracker.server.server import Server
 from tests.unit.tracker.test_roster import Said, running
 
 
@@ -54,15 +53,12 @@ def test_a_heartbeat_tells_how_much_the_log_holds() -> None:
 async def test_the_tracker_writes_a_line_a_minute_until_it_cannot(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    class Tracker:
-        _roster = running().roster
-        _state_dir = tmp_path
-
+    roster = running().roster
     with trio.move_on_after(150):
-        await Server._note_progress(Tracker())  # type: ignore[arg-type]  # all that it uses
+        await write_progress(lambda: roster, tmp_path)
     lines = (tmp_path / PROGRESS_FILE).read_text().splitlines()
     assert [json.loads(line)["state"] for line in lines] == ["RUNNING", "RUNNING"]
     (tmp_path / PROGRESS_FILE).unlink()
     (tmp_path / PROGRESS_FILE).mkdir()
     assert not record_progress(tmp_path, {})
-    await Server._note_progress(Tracker())  # type: ignore[arg-type]  # it returns
+    await write_progress(lambda: roster, tmp_path)  # it returns

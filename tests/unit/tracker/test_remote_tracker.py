@@ -22,7 +22,7 @@ from ftcomm.protocol.position import Position
 from ftcomm_tracker.core.events import Died, GivenUp, JobEnded, Supervised
 from ftcomm_tracker.launcher import remote_tracker
 from ftcomm_tracker.launcher.remote_tracker import RemoteJob
-from ftcomm_tracker.server.connection import receive_exactly
+from ftcomm_tracker.server.connections.authentication import receive_exactly
 from ftcomm_tracker.server.open_job import OpenJob
 from tests.unit.tracker.harness import client, hello, tracker
 from tests.unit.tracker.roster_scenario import report

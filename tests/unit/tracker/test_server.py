@@ -25,7 +25,8 @@ from ftcomm.protocol.operator_messages import Done, StatusReply, StatusRequest, 
 from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm_tracker.core.events import GivenUp, JobEnded, Joined, Tick
 from ftcomm_tracker.core.reporting.status import table
-from ftcomm_tracker.server import connection, operators, unauthenticated
+from ftcomm_tracker.server import operators
+from ftcomm_tracker.server.connections import authentication, connection, unauthenticated
 from ftcomm_tracker.server.journal import Journal, SupersededError
 from ftcomm_tracker.server.open_job import ServeOptions, open_job
 from tests.unit.tracker.harness import Client, client, heartbeat, hello, tracker
@@ -91,7 +92,7 @@ async def test_who_hung_up_while_the_tracker_was_stopped_is_not_said_to_hold_ano
                 await worker.send_all(shake.hello())
             async with await listener.accept() as stream:
                 with pytest.raises(ProtocolError, match="this tracker was stopped"):
-                    await connection.authenticate(stream, key)
+                    await authentication.authenticate(stream, key)
 
 
 @pytest.mark.parametrize(
@@ -318,7 +319,7 @@ async def test_a_tracker_that_was_stopped_and_replaced_ends_before_it_hears_anyt
 ) -> None:
     """It has nothing to write, so it would not notice, and go on speaking to the workers."""
     # the next look at the state directory, which would notice too, is not due
-    monkeypatch.setattr("ftcomm_tracker.server.server.STATE_DIR_LOOK_S", 3600.0)
+    monkeypatch.setattr("ftcomm_tracker.server.state_dir_watch.LOOK_S", 3600.0)
     job = await open_job(ServeOptions(1, state_dir=tmp_path))
     with pytest.RaisesGroup(SupersededError):
         async with trio.open_nursery() as nursery:
@@ -368,7 +369,7 @@ async def test_exhausted_file_descriptors_do_not_end_the_tracker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with tracker(tmp_path) as job:
-        listener = job.server._listener
+        listener = job.server._connections._listener
         genuine = listener.accept
         failures = [OSError(errno.EMFILE, "too many open files")]
 

@@ -13,7 +13,7 @@ from ftcomm.errors import ConfigError
 from ftcomm.protocol.messages import Revoke, Welcome
 from ftcomm_tracker.server.journal import Journal, SupersededError, last_written, remembered
 from ftcomm_tracker.server.open_job import ServeOptions, open_job
-from ftcomm_tracker.server.server import STATE_DIR_LOOK_S
+from ftcomm_tracker.server.state_dir_watch import LOOK_S
 from tests.unit.tracker.harness import client, hello, tracker
 from tests.unit.tracker.serving import CLI, serve
 from tests.unit.tracker.test_launcher import environment
@@ -46,7 +46,7 @@ async def test_a_deleted_directory_is_made_again_though_nothing_happens(
         before = (job.durable.job_id, job.server.address, job.token_file.read_text())
         shutil.rmtree(home)
         await trio.testing.wait_all_tasks_blocked()
-        mock_clock.jump(STATE_DIR_LOOK_S)
+        mock_clock.jump(LOOK_S)
         await trio.testing.wait_all_tasks_blocked()
     async with tracker(home, detect_within=60.0) as again:
         assert before == (

@@ -39,7 +39,7 @@ from ftcomm.protocol.operator_messages import (
 from ftcomm.protocol.position import START, Position
 from ftcomm_tracker.core.events import Died, GivenUp, JobEnded, LivenessAsserted, Supervised
 from ftcomm_tracker.operator.client import open_operator
-from ftcomm_tracker.server.listener import join_address
+from ftcomm_tracker.server.connections.listener import join_address
 
 DIAL_DEADLINE_S = 10.0  # one address, handshake included; twice the tracker's own deadline
 MAX_DEATHS = 8  # kept while the tracker is away; older ones tell of recoveries that are over

@@ -19,7 +19,7 @@ from ftcomm_tracker.launcher.launcher import Launcher, LaunchOptions
 from ftcomm_tracker.launcher.memcpy_tuning import with_streaming_copies
 from ftcomm_tracker.launcher.remote_tracker import RemoteJob
 from ftcomm_tracker.launcher.restart_policy import RestartLimits
-from ftcomm_tracker.server.listener import join_address
+from ftcomm_tracker.server.connections.listener import join_address
 
 TOKEN_LOOK_S = 0.2  # between two looks for a token file that does not exist yet
 

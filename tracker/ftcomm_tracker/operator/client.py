@@ -9,8 +9,8 @@ from ftcomm.errors import AuthenticationError, ProtocolError, TrackerLostError
 from ftcomm.protocol.codec import Decoder, encode
 from ftcomm.protocol.handshake import control_key
 from ftcomm.protocol.messages import ControlMessage
-from ftcomm_tracker.server.connection import prove
-from ftcomm_tracker.server.listener import join_address
+from ftcomm_tracker.server.connections.authentication import prove
+from ftcomm_tracker.server.connections.listener import join_address
 
 ANSWER_WITHIN_S = 10.0  # a tracker that is up answers in milliseconds; twice its own deadlines
 

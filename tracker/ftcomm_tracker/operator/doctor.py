@@ -21,7 +21,7 @@ from ftcomm_tracker.operator.doctor_checks import (
     judge_round_trip,
     judge_versions,
 )
-from ftcomm_tracker.server.listener import join_address
+from ftcomm_tracker.server.connections.listener import join_address
 
 CONNECT_WITHIN_S = 5.0
 ANSWER_WITHIN_S = 10.0  # the tracker itself dials for at most 3 s

@@ -11,8 +11,8 @@ from ftcomm.protocol.position import START, Position
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.reporting.status import SCHEMA
 from ftcomm_tracker.core.roster import Roster
+from ftcomm_tracker.server.connections.listener import join_address
 from ftcomm_tracker.server.journal import last_written, remembered
-from ftcomm_tracker.server.listener import join_address
 from ftcomm_tracker.server.recovery_log import last_incidents
 
 

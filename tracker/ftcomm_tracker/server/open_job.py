@@ -29,10 +29,10 @@ from ftcomm_tracker.core.rebuild.decision import Rebuild
 from ftcomm_tracker.core.rebuild.known_store import KnownStore
 from ftcomm_tracker.core.roster import Roster
 from ftcomm_tracker.core.standby.watch import Standby
+from ftcomm_tracker.server.connections.listener import join_address, open_listener, without_brackets
 from ftcomm_tracker.server.file_limit import allow_open_files
 from ftcomm_tracker.server.job_id import draw_job_id
 from ftcomm_tracker.server.journal import Journal, Remembered, remembered
-from ftcomm_tracker.server.listener import join_address, open_listener, without_brackets
 from ftcomm_tracker.server.server import Server
 from ftcomm_tracker.server.state_dir import (
     StateLock,

@@ -1,11 +1,17 @@
 """Progress lines of a running job, one a minute: its position and its rate."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from ftcomm.protocol.position import START, Position
+import trio
 
+from ftcomm.protocol.position import START, Position
+from ftcomm_tracker.core.roster import Roster
+from ftcomm_tracker.server.recovery_log import record_progress
+
+LOOK_S = 1.0  # so exact is the age of a checkpoint; workers' heartbeats are no faster
 PERIOD_S = 60.0  # a job of a month writes 10 MB
 
 
@@ -60,3 +66,21 @@ class ProgressLog:
             "log_fill": round(max(logs, default=0) / log_limit, 4),
             "checkpoint_age_s": round(now - self._checkpoint_at, 1),
         }
+
+
+async def write_progress(roster_of: Callable[[], Roster], state_dir: Path) -> None:
+    """Write a line a minute about the job into `state_dir`; return when that fails.
+
+    Args:
+        roster_of: returns the roster of the present attempt.
+        state_dir: where `progress.jsonl` is.
+    """
+    progress = ProgressLog.begin(trio.current_time())
+    while True:
+        await trio.sleep(LOOK_S)
+        roster, now = roster_of(), trio.current_time()
+        progress.observe(roster.progress(), now)
+        if now >= progress.due:
+            record = progress.record(roster.snapshot(now), roster.settings.log_limit, now)
+            if not record_progress(state_dir, record):
+                return

@@ -1,36 +1,29 @@
 """The tracker's driver: sockets, clock and journal around the pure `roster.Roster`.
 
-One task owns the roster: it takes events from a queue, and carries out what the roster answers,
-in order and without waiting.  Journal writes happen right there, between the decision and the
-messages that announce it.  Each connection has its own reading and writing task and can only
-put events into that queue.
+`RosterLoop` feeds the roster and has its effects carried out here.  Each connection of the
+`ConnectionTable` has its own reading and writing task, and can only post events to that loop.
 """
 
-import contextlib
 import logging
 import os
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable
-from typing import NoReturn, assert_never
+from collections.abc import AsyncGenerator, Callable
+from typing import assert_never
 
 import trio
 
 import ftcomm
-from ftcomm.config.backoff import ACCEPT_PAUSE_S
-from ftcomm.errors import ConfigError, FtcommError, ProtocolError, RolledBackError
-from ftcomm.protocol.member_deltas import MemberDeltaWriter
-from ftcomm.protocol.messages import ControlMessage, Hello, Plan
+from ftcomm.errors import ConfigError, FtcommError, RolledBackError
+from ftcomm.protocol.messages import ControlMessage
 from ftcomm.protocol.operator_messages import WorkerStatusReply
 from ftcomm.protocol.position import Position
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.events import (
-    ConnectionLost,
     Disconnect,
     Effect,
     Event,
     IncidentClosed,
     JobEnded,
-    Joined,
     Note,
     Persist,
     PutBegun,
@@ -42,9 +35,7 @@ from ftcomm_tracker.core.events import (
     PutVersion,
     ReadStore,
     RefuseRebuild,
-    Said,
     Send,
-    Stalled,
     StartAttempt,
     StepDown,
     TakeGeneration,
@@ -52,29 +43,20 @@ from ftcomm_tracker.core.events import (
 )
 from ftcomm_tracker.core.reporting.status import SCHEMA, summary
 from ftcomm_tracker.core.roster import Roster
-from ftcomm_tracker.server.connection import (
-    FLUSH_DEADLINE_S,
-    Connection,
-    SilentPeerError,
-    authenticate,
-    of_a_member,
-)
-from ftcomm_tracker.server.event_queue import EventQueue, Waiting
+from ftcomm_tracker.server.connections.connection_table import ConnectionTable
+from ftcomm_tracker.server.connections.listener import dial_address, join_address
+from ftcomm_tracker.server.connections.workers import hear_worker
 from ftcomm_tracker.server.fault_injection import PlannedDeath, TrackerFaults
 from ftcomm_tracker.server.journal import Journal, SupersededError
-from ftcomm_tracker.server.listener import dial_address, host_in, join_address, peer_name
 from ftcomm_tracker.server.operators import Operators
 from ftcomm_tracker.server.outgoing.old_trackers import OldTrackers
-from ftcomm_tracker.server.progress_log import ProgressLog
-from ftcomm_tracker.server.recovery_log import record_incident, record_progress
+from ftcomm_tracker.server.progress_log import write_progress
+from ftcomm_tracker.server.recovery_log import record_incident
+from ftcomm_tracker.server.roster_loop import RosterLoop
+from ftcomm_tracker.server.state_dir_watch import StateDirWatch
 from ftcomm_tracker.server.store.chain_task import ChainTask
 from ftcomm_tracker.server.store.job_store import JobStore
 from ftcomm_tracker.server.token_file import TokenFile
-from ftcomm_tracker.server.unauthenticated import RateLimitedLog, UnauthenticatedPeers
-
-# Between two looks at the state directory: whether it is there, and still this tracker's.
-STATE_DIR_LOOK_S = 1.0
-PROGRESS_LOOK_S = 1.0  # so exact is the age of a checkpoint; workers' heartbeats are no faster
 
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
@@ -90,8 +72,6 @@ class Server:
         ended: set once everyone who could be told has been told.
         faults: planned deaths, for tests.
         launcher_kills: kills a worker that this process has started, see `kill_own`.
-        watch_job: called with the job after each batch of events. It has another id once its next
-            attempt has begun, or workers have named it to a tracker without a journal.
     """
 
     def __init__(
@@ -112,40 +92,46 @@ class Server:
         self.outcome: JobEnded | None = None
         self.faults: TrackerFaults | None = None
         self.launcher_kills: Callable[[str], bool] | None = None
-        self.watch_job: Callable[[Durable], None] | None = None
-        self._roster = roster
         self._journal = journal
+        self._token = token
+        self._state_dir = StateDirWatch(journal, token)
+        self._loop = RosterLoop(roster, journal, self._state_dir, self._perform)
+        self._connections = ConnectionTable(listener, token, self._hear, self._accepted)
         self._store = JobStore(
             chain, self.post, lambda: self._roster.is_cut_off(trio.current_time())
         )
-        self._token = token
-        self._listener = listener
-        self._state_dir = journal.path.parent
-        self._inbox = EventQueue()
-        self._fed = trio.Event()  # set, and replaced, when the roster has heard something
-        self._connections: dict[int, Connection] = {}
-        self._member_deltas = MemberDeltaWriter()
-        self._unauthenticated = UnauthenticatedPeers()
-        self._refusals = RateLimitedLog()
         self._operators = Operators(self)
-        self._numbers = 0
         self._failure: FtcommError | None = None
         self._started_at = time.time()
         self._nursery: trio.Nursery
+
+    @property
+    def _roster(self) -> Roster:
+        return self._loop.roster
+
+    @property
+    def watch_job(self) -> Callable[[Durable], None] | None:
+        """Called with the job after each batch of events.
+
+        It has another id once its next attempt has begun, or workers have named it to a tracker
+        without a journal.
+        """
+        return self._loop.watch_job
+
+    @watch_job.setter
+    def watch_job(self, watch: Callable[[Durable], None]) -> None:
+        self._loop.watch_job = watch
 
     # --- for the launcher and the command line ------------------------------------------------
 
     def post(self, event: Event, then: Callable[[], object] | None = None) -> None:
         """Let the roster hear of `event`, then call `then`; returns at once."""
-        self._inbox.post(event, then)
+        self._loop.post(event, then)
 
     async def ask(self, event: Event) -> None:
         """Post `event`; return when its effects have been carried out."""
-        if self.ended.is_set():
-            return
-        handled = trio.Event()
-        self.post(event, handled.set)
-        await handled.wait()
+        if not self.ended.is_set():
+            await self._loop.ask(event)
 
     async def catch_up(self) -> None:
         """Return when everything that had arrived at this machine has been taken in.
@@ -157,9 +143,7 @@ class Server:
         for _ in range(3):
             await trio.lowlevel.checkpoint()
         await self.ask(Tick())
-        with trio.move_on_after(self.detect_within_s):
-            while self._roster.awaits_reports:
-                await self._fed.wait()
+        await self._loop.reports_are_in()
 
     @property
     def detect_within_s(self) -> float:
@@ -169,7 +153,7 @@ class Server:
     @property
     def has_callers(self) -> bool:
         """True while a worker, a supervisor or an operator is connected."""
-        return bool(self._connections)
+        return not self._connections.is_empty
 
     def has_closed(self, worker_id: str) -> bool:
         """True if that worker's rank has completed its close()."""
@@ -197,8 +181,7 @@ class Server:
 
     def host_of(self, conn: int) -> str:
         """Address from which a connection comes, empty if it has gone."""
-        connection = self._connections.get(conn)
-        return "" if connection is None else host_in(connection.peer)
+        return self._connections.host_of(conn)
 
     def kill_own(self, worker_id: str) -> bool:
         """Kill a worker that this process has started; False if it has not, or none runs."""
@@ -220,7 +203,7 @@ class Server:
             "now": round(time.time(), 3),
             **self._roster.snapshot(trio.current_time()),
             "address": join_address(*self.address),
-            "state_dir": str(self._state_dir),
+            "state_dir": str(self._state_dir.path),
             "pid": os.getpid(),
             "uptime_s": round(time.time() - self._started_at, 1),
         }
@@ -236,18 +219,17 @@ class Server:
         """
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            nursery.start_soon(self._accept)
+            nursery.start_soon(self._connections.accept)
             nursery.start_soon(self._watch_state_dir, nursery.cancel_scope)
-            nursery.start_soon(self._note_progress)
+            nursery.start_soon(write_progress, lambda: self._roster, self._state_dir.path)
             self._store.start(nursery)
             try:
-                await self._own_roster()
+                await self._loop.run(self._is_over)
                 while self._store.must_begin:
-                    for connection in list(self._connections.values()):
-                        connection.finish()
-                    self._roster = await self._store.next_roster(self._roster, self._journal)
-                    await self._own_roster()
-                await self._flush()
+                    self._connections.finish_all()
+                    self._loop.roster = await self._store.next_roster(self._roster, self._journal)
+                    await self._loop.run(self._is_over)
+                await self._connections.flush()
             except FtcommError as error:
                 self._failure = error
             except PlannedDeath:
@@ -261,117 +243,41 @@ class Server:
 
     async def close(self) -> None:
         """Give the address and the journal back without serving."""
-        await self._listener.aclose()
+        await self._connections.close()
         self._journal.close()
 
-    async def _own_roster(self) -> None:
-        """Feed the roster: events as they come, a tick at its deadline, its own stalls first.
-
-        A task that has not had its turn for long has not read its heartbeats either, whether
-        because of SIGSTOP, a paused machine or a slow disk.  The roster must hear that before
-        anything else, since it looks at its deadlines on every event.
-        """
-        woke = trio.current_time()
-        self._feed(Tick(), woke)
-        while not (self.ended.is_set() or self._store.must_begin):
-            settings = self._roster.settings  # others once the job is rebuilt from its workers
-            detect_within, beat = settings.detect_within, settings.heartbeat_every
-            due = self._roster.next_deadline()
-            with trio.move_on_at(woke + beat if due is None else min(woke + beat, due)):
-                await self._inbox.wait()
-            now = trio.current_time()
-            if now - woke > beat + detect_within / 4:
-                log.warning("the tracker itself did not run for %.1f s", now - woke)
-                self._journal.check()  # a successor may have been started meanwhile
-                self._feed(Stalled(), now)
-            woke = now
-            self._feed_all(self._inbox.take(), now)
-            if due is not None and due <= now:
-                self._feed(Tick(), now)
-            self._fed.set()
-            self._fed = trio.Event()
-        self._feed_all(self._inbox.take(), woke)
-        self._fed.set()
+    def _is_over(self) -> bool:
+        """True if the job or its present attempt is."""
+        return self.ended.is_set() or self._store.must_begin
 
     async def _watch_state_dir(self, whole: trio.CancelScope) -> None:
-        """Look at the state directory again and again; end with this tracker's last right to it."""
+        """End with this tracker's last right to its state directory."""
         try:
-            while True:
-                await trio.sleep(STATE_DIR_LOOK_S)
-                self._repair_state_dir()
-                self._journal.check()
+            await self._state_dir.run()
         except FtcommError as error:
             self._failure = error
             whole.cancel()
 
-    def _repair_state_dir(self) -> None:
-        """Write the journal again if its directory was deleted, which would lose its records."""
-        if self._journal.repair():
-            self._token.put_back()
-            log.warning(
-                "the state directory %s was deleted while its job runs: made again, with journal,"
-                " address and token, from what the tracker holds",
-                self._state_dir,
-            )
+    async def _die(self) -> None:
+        """At a planned fault: what was sent before it goes out, and nothing else."""
+        while not self._connections.is_all_sent:
+            await trio.lowlevel.checkpoint()
+        if self.faults is not None:
+            self.faults.die()
 
-    async def _note_progress(self) -> None:
-        """A line a minute about the job, beside its journal."""
-        progress = ProgressLog.begin(trio.current_time())
-        while True:
-            await trio.sleep(PROGRESS_LOOK_S)
-            now = trio.current_time()
-            progress.observe(self._roster.progress(), now)
-            if now >= progress.due:
-                record = progress.record(
-                    self._roster.snapshot(now), self._roster.settings.log_limit, now
-                )
-                if not record_progress(self._state_dir, record):
-                    return
-
-    def _feed(self, event: Event, now: float) -> None:
-        self._feed_all([(event, None)], now)
-
-    def _feed_all(self, waiting: list[Waiting], now: float) -> None:
-        """Let the roster take everything that has come, journal once, then act.
-
-        To journal what the last of these events led to before the first one's effects is early
-        and never late (rule R13).  When a whole job joins or closes, each writes the whole state.
-        """
-        decided = [self._roster.handle(event, now=now) for event, _ in waiting]
-        for effect in (effect for effects in decided for effect in effects):
-            if isinstance(effect, TakeGeneration):
-                self._journal.take_generation(effect.generation)
-        self._journal_last(effect for effects in decided for effect in effects)
-        if self.watch_job is not None:
-            self.watch_job(self._roster.durable)
-        for (_, then), effects in zip(waiting, decided, strict=True):
-            self._carry_out(effects)
-            if then is not None:
-                then()
-
-    def _journal_last(self, effects: Iterable[Effect]) -> None:
-        """Make the newest state durable; of every epoch, since the journal keeps a history."""
-        states = (effect.durable for effect in effects if isinstance(effect, Persist))
-        newest = {state.epoch: state for state in states}
-        if newest:
-            self._repair_state_dir()
-        for epoch, state in newest.items():
-            self._journal.write(state.to_wire(), epoch=epoch)
-
-    def _carry_out(self, effects: list[Effect]) -> None:
-        for effect in effects:
-            self._perform(effect)
-            if self.faults is not None:
-                self.faults.performed(effect)
-        if any(isinstance(effect, Send) and isinstance(effect.message, Plan) for effect in effects):
-            self._roster.plan_sent(trio.current_time())
+    # --- effects ------------------------------------------------------------------------------
 
     def _perform(self, effect: Effect) -> None:
+        self._carry_out(effect)
+        if self.faults is not None:
+            self.faults.performed(effect)
+
+    def _carry_out(self, effect: Effect) -> None:
         match effect:
             case Send(conn, message):
                 self.send(conn, message)
             case Disconnect(conn, reason):
-                self._disconnect(conn, reason)
+                self._connections.finish(conn, reason)
             case Persist(durable):
                 self._persist(durable)
             case TakeGeneration(generation, old_trackers):
@@ -385,7 +291,7 @@ class Server:
             case Note(level, text):
                 log.log(_LEVELS.get(level, logging.INFO), "%s", text)
             case IncidentClosed(incident):
-                record_incident(self._state_dir, incident, now=trio.current_time())
+                record_incident(self._state_dir.path, incident, now=trio.current_time())
             case (
                 PutSeries()
                 | PutVersion()
@@ -408,18 +314,7 @@ class Server:
 
     def send(self, conn: int, message: ControlMessage) -> None:
         """Send on a connection that may have ended; returns at once."""
-        connection = self._connections.get(conn)
-        if connection is None or connection.closing:
-            return
-        if not connection.post(message):
-            log.warning("%s does not read what the tracker sends: cut", connection.peer)
-            connection.cut()
-
-    def _disconnect(self, conn: int, reason: str) -> None:
-        connection = self._connections.get(conn)
-        if connection is not None:
-            log.debug("ending the connection of %s: %s", connection.peer, reason)
-            connection.finish()
+        self._connections.send(conn, message)
 
     def _persist(self, durable: Durable) -> None:
         decision = durable.fatal_decision
@@ -435,103 +330,23 @@ class Server:
             self.over.set()
             self._operators.tell_over()
 
-    async def _flush(self) -> None:
-        """Let every connection take its last messages."""
-        for connection in self._connections.values():
-            connection.finish()
-        with trio.move_on_after(FLUSH_DEADLINE_S):
-            for connection in list(self._connections.values()):
-                await connection.ended.wait()
-
-    async def _die(self) -> None:
-        """At a planned fault: what was sent before it goes out, and nothing else."""
-        while any(connection.unsent for connection in self._connections.values()):
-            await trio.lowlevel.checkpoint()
-        if self.faults is not None:
-            self.faults.die()
-
     # --- connections --------------------------------------------------------------------------
 
-    async def _accept(self) -> NoReturn:
-        async with self._listener, trio.open_nursery() as nursery:
-            while True:
-                try:
-                    stream = await self._listener.accept()
-                except OSError as error:  # out of descriptors: who hangs up gives some back
-                    self._note_refusal(f"cannot accept a connection: {error}")
-                    await trio.sleep(ACCEPT_PAUSE_S)
-                else:
-                    nursery.start_soon(self._serve, stream)
-
-    async def _serve(self, stream: trio.SocketStream) -> None:
-        """One connection, from accept to end; nothing that a peer does may escape from here."""
-        self._numbers += 1
+    def _accepted(self) -> None:
         if self.faults is not None:
             self.faults.accepted()
-        connection = Connection(self._numbers, stream, peer_name(stream), self._member_deltas)
-        messages = connection.messages()
-        try:
-            async with stream, contextlib.aclosing(messages):
-                with self._unauthenticated.admit(connection.number):
-                    request = await authenticate(stream, self._token.key)
-                    first = await anext(messages, None)
-                await self._converse(connection, request.role, first, messages)
-        except SilentPeerError:
-            log.debug("%s connected and left without a word", connection.peer)
-        except FtcommError as error:
-            self._note_refusal(f"refused a connection from {connection.peer}: {error.cause}")
-        except (trio.BrokenResourceError, OSError):
-            self._note_refusal(f"a connection from {connection.peer} broke in its handshake")
 
-    def _note_refusal(self, text: str) -> None:
-        line = self._refusals.line(text, now=trio.current_time())
-        if line is not None:
-            log.info("%s", line)
-
-    async def _converse(
+    async def _hear(
         self,
-        connection: Connection,
+        conn: int,
         role: str,
-        first: ControlMessage | None,
-        messages: AsyncGenerator[ControlMessage, None],
-    ) -> None:
-        if first is None:
-            return
-        self._connections[connection.number] = connection
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(connection.write)
-            try:
-                if role == "worker":
-                    await self._hear_worker(connection, first, messages)
-                else:
-                    await self._operators.hear(connection.number, role, first, messages)
-            except ProtocolError as error:
-                log.warning("cut the connection of %s: %s", connection.peer, error.cause)
-                connection.cut()
-            connection.finish()
-        del self._connections[connection.number]
-
-    async def _hear_worker(
-        self,
-        connection: Connection,
         first: ControlMessage,
         messages: AsyncGenerator[ControlMessage, None],
     ) -> None:
-        if not isinstance(first, Hello):
-            raise ProtocolError(f"a worker began with {type(first).__name__}, not with Hello")
-        number = connection.number
-        self.post(Joined(number, first))
-        reason = "its connection ended"
-        try:
-            async for message in messages:
-                self.post(Said(number, of_a_member(message)))
-        except trio.BrokenResourceError:
-            reason = "its connection was reset"
-        except ProtocolError as error:
-            reason = f"it broke the protocol: {error.cause}"
-            raise
-        finally:
-            self.post(ConnectionLost(number, reason))
+        if role == "worker":
+            await hear_worker(conn, first, messages, self.post)
+        else:
+            await self._operators.hear(conn, role, first, messages)
 
 
 def _reason_to_end(effect: StepDown | RefuseRebuild) -> FtcommError:

@@ -10,8 +10,8 @@ from ftcomm.errors import FtcommError
 from ftcomm.protocol.codec import encode
 from ftcomm.protocol.handshake import control_key
 from ftcomm.protocol.operator_messages import SupersededNotice
-from ftcomm_tracker.server.connection import prove
-from ftcomm_tracker.server.listener import join_address
+from ftcomm_tracker.server.connections.authentication import prove
+from ftcomm_tracker.server.connections.listener import join_address
 
 NOTICE_EVERY_S = 2.0  # between two attempts at a tracker that does not answer
 NOTICE_DEADLINE_S = 10.0  # one attempt; twice a tracker's own deadline for a handshake

@@ -1,27 +1,18 @@
-"""One connection of the tracker: the handshake, framed reading, and a bounded way out.
+"""One connection of the tracker after its handshake: framed reading, and a bounded way out.
 
 A connection has a reading task, whose owner is the server, and a writing task that empties a
 queue here.  Whoever posts a message never waits: a peer that does not read is cut when its
 queue is full, so that one stuck worker cannot hold the tracker's memory or its other workers.
 """
 
-import os
-import socket
 from collections import deque
 from collections.abc import AsyncGenerator
 
 import trio
 
-from ftcomm.errors import AuthenticationError, ProtocolError, ProtocolVersionError
 from ftcomm.protocol.codec import READ_BYTES, Decoder, encode
-from ftcomm.protocol.handshake import (
-    NONCE_BYTES,
-    ClientHandshake,
-    HandshakeRequest,
-    ServerHandshake,
-)
 from ftcomm.protocol.member_deltas import MemberDeltaWriter
-from ftcomm.protocol.messages import ControlMessage, Hello, Member, Plan, WorkerMessage
+from ftcomm.protocol.messages import ControlMessage, Member, Plan
 
 MAX_QUEUED_BYTES = 4 << 20  # 16 frames of the largest size; a healthy peer's queue is empty
 SEND_DEADLINE_S = 30.0  # for what the kernel did not take at once; a stopped worker is out by then
@@ -155,119 +146,3 @@ class Connection:
             return await self._stream.receive_some(READ_BYTES)
         except trio.ClosedResourceError:
             return b""  # ended here, by the writing task
-
-
-async def authenticate(stream: trio.SocketStream, key: bytes) -> HandshakeRequest:
-    """Run the server's side of the handshake and return what the client asked for.
-
-    Raises:
-        AuthenticationError, ProtocolVersionError, ProtocolError: the client was refused.
-        SilentPeerError: it left before that.
-        trio.BrokenResourceError: it went away.
-    """
-    handshake = ServerHandshake(os.urandom(NONCE_BYTES))
-    try:
-        begun = bytes(await stream.receive_some(handshake.bytes_wanted))
-        if not begun:
-            raise SilentPeerError("who called left without a word")
-        while handshake.request is None:
-            handshake.receive(await receive_exactly(stream, handshake.bytes_wanted, begun))
-            begun = b""
-        proof = handshake.use_key(key)
-        _check_waits(stream)
-        await stream.send_all(proof)
-        while not handshake.done:
-            await stream.send_all(handshake.receive(await _receive_proof(stream, handshake)))
-    except ProtocolVersionError:
-        await _bid_farewell(stream, handshake.farewell)
-        raise
-    return handshake.request
-
-
-async def prove(stream: trio.SocketStream, key: bytes) -> None:
-    """Run an operator's side of the handshake.
-
-    Raises:
-        AuthenticationError, ProtocolVersionError, ProtocolError: what answers is not our tracker.
-        trio.BrokenResourceError: it went away.
-    """
-    handshake = ClientHandshake(key, role="operator", context=b"", nonce=os.urandom(NONCE_BYTES))
-    await stream.send_all(handshake.hello())
-    while not handshake.done:
-        reply = handshake.receive(await receive_exactly(stream, handshake.bytes_wanted))
-        if reply:
-            await stream.send_all(reply)
-
-
-def _check_waits(stream: trio.SocketStream) -> None:
-    """Check that the caller is still connected, and so has seen our proof of the token.
-
-    Raises:
-        ProtocolError: it has hung up, as workers do while this process is stopped.
-    """
-    try:
-        descriptor = os.dup(stream.socket.fileno())
-    except OSError:  # none is left: it counts as connected, as others will say that are closed
-        return
-    with socket.socket(fileno=descriptor) as same:
-        same.setblocking(False)
-        try:
-            ended = not same.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return
-        except OSError:
-            ended = True
-    if ended:
-        raise ProtocolError(
-            "the client had hung up before it was answered: this tracker was stopped or kept from"
-            " running for longer than a worker waits"
-        )
-
-
-async def _receive_proof(stream: trio.SocketStream, handshake: ServerHandshake) -> bytes:
-    try:
-        return await receive_exactly(stream, handshake.bytes_wanted)
-    except ProtocolError as error:
-        cause = (
-            "the client left instead of proving itself: it holds another token, or this tracker's"
-            " proof did not reach it"
-        )
-        raise AuthenticationError(cause) from error
-
-
-async def _bid_farewell(stream: trio.SocketStream, words: bytes) -> None:
-    """Tell another version what we are, so that both ends can name both versions."""
-    await stream.send_all(words)
-    await stream.send_eof()
-    while await stream.receive_some(READ_BYTES):  # closing over unread bytes would reset
-        pass
-
-
-class SilentPeerError(ProtocolError):
-    """A peer connected and left without a word: a probe of the port."""
-
-
-async def receive_exactly(stream: trio.SocketStream, count: int, begun: bytes = b"") -> bytes:
-    """Read `count` bytes and not one more; the first of them are `begun`.
-
-    Raises:
-        ProtocolError: the connection ended before.
-    """
-    data = bytearray(begun)
-    while len(data) < count:
-        chunk = await stream.receive_some(count - len(data))
-        if not chunk:
-            raise ProtocolError(f"the connection ended after {len(data)} of {count} bytes")
-        data += chunk
-    return bytes(data)
-
-
-def of_a_member(message: ControlMessage) -> WorkerMessage:
-    """Convert a worker's message after its hello into an event.
-
-    Raises:
-        ProtocolError: no member says so.
-    """
-    if isinstance(message, Hello) or not isinstance(message, WorkerMessage):
-        raise ProtocolError(f"a worker may not send {type(message).__name__} here")
-    return message

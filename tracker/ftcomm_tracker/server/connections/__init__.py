@@ -1,0 +1,1 @@
+"""The connections of the tracker: accepted, authenticated, heard, answered, ended."""
