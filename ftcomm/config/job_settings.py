@@ -55,7 +55,9 @@ class JobSettings:
     ] = 5.0
     replicas: Annotated[
         int,
-        WholeNumber("members that keep each stable result and each checkpoint", 1, MAX_REPLICAS),
+        WholeNumber(
+            "members that keep each stable result; all keep the checkpoint", 1, MAX_REPLICAS
+        ),
     ] = 2
     local_replicas: Annotated[
         int, WholeNumber("other members that keep each rank's local state", 0, MAX_REPLICAS)
