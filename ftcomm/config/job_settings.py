@@ -186,7 +186,7 @@ class JobSettings:
         str,
         FolderName(
             "a directory on each host to which workers append results, so that a job which has"
-            " lost everything goes on behind its checkpoint; empty for none"
+            " lost everything continues beyond its checkpoint; empty for none"
         ),
     ] = ""
     max_attempts: Annotated[
