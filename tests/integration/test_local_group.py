@@ -1,7 +1,9 @@
 """`ftcomm.testing.local_group`: the ranks of a job as threads of this process."""
 
 import os
+import re
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,8 @@ import pytest
 import ftcomm
 from ftcomm.config.environment import JOINED
 from ftcomm.testing import local_group
+
+PYTHON_PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 
 
 @pytest.fixture(autouse=True)
@@ -122,3 +126,11 @@ def join(tracker: ftcomm.Tracker, found: list[str]) -> None:
 def test_a_wrong_number_is_refused(n: Any) -> None:
     with pytest.raises(ftcomm.ConfigError, match="workers is "), local_group(n):
         pass
+
+
+def test_the_example_of_the_python_page_passes() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", PYTHON_PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    (example,) = [block for block in blocks if "import local_group" in block]
+    names: dict[str, Any] = {}
+    exec(example, names)
+    names["test_mean"]()

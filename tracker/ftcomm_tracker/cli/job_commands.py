@@ -61,7 +61,7 @@ def list_jobs(*, as_json: bool) -> None:
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 @click.option("--state-dir", type=DIRECTORY, help="Remove the tracker's files in this one too.")
 def clean(*, dry_run: bool, state_dir: Path | None) -> None:
-    """Remove the entries of jobs that do not run, and the temporary directories of `run`.
+    """Remove entries of jobs that do not run, and temporary directories of `run` and `serve`.
 
     A job that runs is left alone, and so is a state directory that a user chose, unless
     --state-dir names it. Of a directory only the tracker's own files are removed.
