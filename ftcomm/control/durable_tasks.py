@@ -23,7 +23,7 @@ from ftcomm.durable.container import (
     open_container,
 )
 from ftcomm.durable.opening import find_sign, open_store
-from ftcomm.durable.records import StoredPart, VersionRecord
+from ftcomm.durable.records import DamagedLink, StoredPart, VersionRecord
 from ftcomm.durable.store import DamagedObjectError, MissingObjectError, Store, StoreError
 from ftcomm.errors import ConfigError, FtcommError, StateChangedError
 from ftcomm.memory.pool import EMPTY, LoggedResult, dtype_from_wire, stored_from_wire
@@ -201,8 +201,9 @@ class DurableTasks:
             StoreError: the store could not be read.
         """
         store = self._opened()
-        links = Chain(store).read()
-        record = links[number - 1].record if number <= len(links) else None
+        record = Chain(store).read_one(number).record
+        if isinstance(record, DamagedLink):
+            raise DamagedObjectError(record.why)
         if not isinstance(record, VersionRecord):
             raise MissingObjectError(f"record {number} of the store is no checkpoint")
         series = series_of(self._driver.hub.core.contact.job_id)

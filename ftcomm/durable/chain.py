@@ -3,6 +3,10 @@
 One sequence for all kinds of records is commit and fence at once: who begins an attempt takes the
 next number, and a writer of an earlier attempt that wants the same number finds it taken, reads on,
 and sees that it has been overtaken.
+
+A version's record that was changed costs that version, as if its objects were damaged.  Without a
+record of another or an unknown kind nobody can tell who leads the job, or whether it has finished:
+then the chain is not read on.
 """
 
 import re
@@ -13,13 +17,21 @@ from ftcomm.durable.records import (
     AttemptRecord,
     ChainLink,
     ChainRecord,
+    DamagedLink,
     EndedRecord,
     EpochRecord,
     SeriesRecord,
     decode_record,
     encode_record,
+    is_of_a_version,
 )
-from ftcomm.durable.store import DamagedRecordError, MissingObjectError, Store, StoreError
+from ftcomm.durable.store import (
+    ChangedRecordError,
+    DamagedRecordError,
+    MissingObjectError,
+    Store,
+    StoreError,
+)
 from ftcomm.errors import FtcommError
 
 PREFIX = "chain/"
@@ -50,27 +62,28 @@ class Chain:
     Attributes:
         store: where the records are.
         links: all records that were read, in order.
+        reads_past_damage: of every kind but the first record's; for one who puts nothing.
     """
 
     store: Store
     links: list[ChainLink] = field(default_factory=list)
+    reads_past_damage: bool = False
 
     def read(self) -> list[ChainLink]:
         """Read on to the end of the chain; return all of it.
 
         Raises:
-            DamagedRecordError: a record is not readable, or one is missing.
+            DamagedRecordError: a record other than a version's is not readable, or one is missing.
             StoreError: the store could not be read.
         """
         for number in range(len(self.links) + 1, self._last_number() + 1):
             try:
-                # Also one that was not listed: a list that is made while records are put may have
-                # a later one and lack an earlier one.
-                self.links.append(self._read_one(number))
-            except MissingObjectError:
-                raise DamagedRecordError(
-                    f"{self.store.url}: record {record_name(number)} of its chain is missing"
-                ) from None
+                self.links.append(self._read_listed(number))
+            except ChangedRecordError as error:
+                if not self.reads_past_damage or number == 1:
+                    raise
+                why = error.cause.removeprefix(f"{self.store.url}: ")
+                self.links.append(_damaged(number, why))
         return self.links
 
     def put_next(self, record: ChainRecord, nonce: bytes) -> bool:
@@ -85,7 +98,7 @@ class Chain:
             self.links.append(link)
             return True
         try:  # ours, of a try whose reply was lost, or another's
-            found = self._read_one(number)
+            found = self.read_one(number)
         except MissingObjectError as error:
             raise StoreError(f"{self.store.url} is inconsistent: {error.cause}") from error
         self.links.append(found)
@@ -178,7 +191,27 @@ class Chain:
             last = max(last, int(name[1]))
         return last
 
-    def _read_one(self, number: int) -> ChainLink:
+    def _read_listed(self, number: int) -> ChainLink:
+        """Read a record that is there, since a later one is.
+
+        It may not have been listed: a list that is made while records are put may have a later one
+        and lack an earlier one.
+        """
+        try:
+            return self.read_one(number)
+        except MissingObjectError:
+            raise ChangedRecordError(
+                f"{self.store.url}: record {record_name(number)} of its chain is missing"
+            ) from None
+
+    def read_one(self, number: int) -> ChainLink:
+        """Read a record, whatever is before it.
+
+        Raises:
+            DamagedRecordError: it is not readable, and not known to be a version's.
+            MissingObjectError: there is none.
+            StoreError: the store could not be read.
+        """
         name = record_name(number)
         data = self.store.get(name)
         if len(data) > MAX_RECORD_BYTES:
@@ -186,8 +219,15 @@ class Chain:
         try:
             link = decode_record(data, number, name)
         except DamagedRecordError as error:
+            if isinstance(error, ChangedRecordError) and is_of_a_version(data, number):
+                return _damaged(number, error.cause)
             cause = f"{self.store.url}: {error.cause}"
-            raise DamagedRecordError(cause, remedy=error.remedy) from None
+            raise type(error)(cause, remedy=error.remedy) from None
         if isinstance(link.record, SeriesRecord) != (number == 1):
             raise DamagedRecordError(f"{self.store.url}: record {name} is out of its place")
         return link
+
+
+def _damaged(number: int, why: str) -> ChainLink:
+    """In the place of a record that nobody knows as its own."""
+    return ChainLink(number, b"", DamagedLink(why))

@@ -1,12 +1,13 @@
 """The state of a job by its chain; pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ftcomm.durable.records import (
     AttemptRecord,
     BegunRecord,
     ChainLink,
+    DamagedLink,
     EndedRecord,
     EpochRecord,
     FinishedRecord,
@@ -28,6 +29,8 @@ class ChainState:
         finished: the version at which the job finished, `PRELUDE` before.
         epochs: of the newest attempt, oldest first.
         ended: the end of the newest attempt, if a tracker with a standby has recorded one.
+        damaged: by number of the record, what is wrong with it: of versions, but for a reader that
+            reads past all damage.
     """
 
     series: SeriesRecord | None
@@ -37,6 +40,7 @@ class ChainState:
     finished: int = PRELUDE
     epochs: tuple[EpochRecord, ...] = ()
     ended: EndedRecord | None = None
+    damaged: dict[int, str] = field(default_factory=dict)
 
     @property
     def newest_attempt(self) -> int:
@@ -46,14 +50,15 @@ class ChainState:
     def kept(self, keep: int) -> set[int]:
         """Record numbers of the versions whose objects must stay (rule R16, Deletion).
 
-        The `keep` newest, and the parent of the newest attempt until it has `keep` of its own.
+        The `keep` newest, and the parent of the newest attempt until it has `keep` of its own.  One
+        whose record is damaged is none of them: nobody knows its objects.
         """
         numbers = sorted(self.versions)
         kept = set(numbers[-keep:])
         newest = max(self.attempts, default=0)
         own = [number for number in numbers if number > newest]
-        if newest and len(own) < keep and self.attempts[newest].parent:
-            kept.add(self.attempts[newest].parent)
+        if newest and len(own) < keep:
+            kept |= {self.attempts[newest].parent} & self.versions.keys()
         return kept
 
 
@@ -81,5 +86,7 @@ def chain_state(links: Sequence[ChainLink]) -> ChainState:
                 state.begun[link.number] = link.record
             case FinishedRecord(_, version):
                 finished = version
+            case DamagedLink(why):
+                state.damaged[link.number] = why
     found = (state.attempts, state.versions, state.begun)
-    return ChainState(series, *found, finished, tuple(epochs), ended)
+    return ChainState(series, *found, finished, tuple(epochs), ended, state.damaged)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, get_args
 
 from ftcomm.durable.store import MAX_NAME as MAX_OBJECT_NAME
-from ftcomm.durable.store import DamagedRecordError
+from ftcomm.durable.store import ChangedRecordError, DamagedRecordError
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.field_types import (
     MAX_WORLD_SIZE,
@@ -39,6 +39,7 @@ MAGIC = b"FTCHAIN\0"
 FORMAT = 1
 DIGEST_BYTES = 16
 _HEAD = struct.Struct("<8sII")
+_LENGTH_AT = 12  # magic and format are before it
 MAX_RECORD_BYTES = 16 << 20  # of 2,048 ranks, each with two objects of 300 bytes, and room
 # Local states of all ranks, and their parts of the state and of the prelude.
 MAX_OBJECTS = 4 * MAX_WORLD_SIZE
@@ -174,6 +175,13 @@ _KINDS: dict[str, type] = {
 
 
 @dataclass(frozen=True, slots=True)
+class DamagedLink:
+    """In the place of a record that is missing or cannot be read: ``why``, in words."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class ChainLink:
     """A record in its place.
 
@@ -185,7 +193,7 @@ class ChainLink:
 
     number: int
     nonce: bytes
-    record: ChainRecord
+    record: ChainRecord | DamagedLink
 
 
 def encode_record(link: ChainLink) -> bytes:
@@ -208,23 +216,24 @@ def decode_record(data: bytes, number: int, name: str) -> ChainLink:
     """The record in `data`, which stands at `number` of the chain.
 
     Raises:
-        DamagedRecordError: it is cut short, changed, foreign, misplaced, or of a later format.
+        ChangedRecordError: it is cut short or changed.
+        DamagedRecordError: it is misplaced, malformed, or of a later format.
     """
     if len(data) < _HEAD.size + DIGEST_BYTES:
-        raise DamagedRecordError(f"record {name} has only {len(data)} bytes")
+        raise ChangedRecordError(f"record {name} has only {len(data)} bytes")
     magic, format_, length = _HEAD.unpack_from(data)
     if magic != MAGIC:
-        raise DamagedRecordError(f"{name} is no record of ftcomm")
+        raise ChangedRecordError(f"{name} is no record of ftcomm")
     if format_ > FORMAT:
         raise DamagedRecordError(
             f"record {name} has format {format_}; this ftcomm reads up to {FORMAT}",
             remedy="use the ftcomm that wrote it",
         )
     if len(data) != _HEAD.size + length + DIGEST_BYTES:
-        raise DamagedRecordError(f"record {name} is cut short or too long: {len(data)} bytes")
+        raise ChangedRecordError(f"record {name} is cut short or too long: {len(data)} bytes")
     whole, digest = data[:-DIGEST_BYTES], data[-DIGEST_BYTES:]
     if hashlib.blake2b(whole, digest_size=DIGEST_BYTES).digest() != digest:
-        raise DamagedRecordError(f"record {name} was changed: its digest does not fit")
+        raise ChangedRecordError(f"record {name} was changed: its digest does not fit")
     try:
         link = _read_body(whole[_HEAD.size :])
     except ProtocolError as error:
@@ -232,6 +241,16 @@ def decode_record(data: bytes, number: int, name: str) -> ChainLink:
     if link.number != number:
         raise DamagedRecordError(f"record {name} is a copy of record {link.number}")
     return link
+
+
+def is_of_a_version(data: bytes, number: int) -> bool:
+    """Tell whether the first bytes of a record that was changed behind them are a version's.
+
+    No other kind begins like that, so nothing is lost with it but the version.
+    """
+    body = _HEAD.size + 1  # one byte has the length of the array
+    begins_well = data.startswith(_HEAD.pack(MAGIC, FORMAT, 0)[:_LENGTH_AT])
+    return begins_well and data[body:].startswith(pack("Version") + pack(number))
 
 
 def _read_body(body: bytes) -> ChainLink:

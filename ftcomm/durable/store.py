@@ -49,7 +49,14 @@ class DamagedObjectError(FtcommError):
 class DamagedRecordError(DamagedObjectError):
     """A record of the chain is missing or damaged: without it no version of the store is known."""
 
-    default_remedy = "put it back from a copy of the store, or begin anew with another store"
+    default_remedy = (
+        "put it back from a copy of the store; `ftcomm-tracker checkpoint export` writes the"
+        " checkpoints of other records to a file, for a new job with another store"
+    )
+
+
+class ChangedRecordError(DamagedRecordError):
+    """A record of the chain is cut short, missing, or its bytes have changed."""
 
 
 @dataclass(frozen=True, slots=True)

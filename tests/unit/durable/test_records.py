@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ftcomm.durable import records
-from ftcomm.durable.chain import Chain, record_name
+from ftcomm.durable.chain import Chain, OvertakenError, record_name
 from ftcomm.durable.chain_state import ChainState, chain_state
 from ftcomm.durable.directory_store import DirectoryStore
 from ftcomm.durable.records import (
@@ -18,6 +18,7 @@ from ftcomm.durable.records import (
     BegunRecord,
     ChainLink,
     ChainRecord,
+    DamagedLink,
     EndedRecord,
     EpochMember,
     EpochRecord,
@@ -194,6 +195,48 @@ def test_a_gap_a_swapped_record_and_a_foreign_file_are_damage(tmp_path: Path) ->
         "chain/notes.txt is no record",
         "record chain/00000007.rec has only 30 bytes",
     ]
+
+
+def rewritten(folder: Path, number: int, data: bytes) -> Path:
+    (folder / record_name(number)).write_bytes(data)
+    return folder
+
+
+def test_a_version_of_which_a_record_was_changed_is_passed_over(tmp_path: Path) -> None:
+    """At the end of the chain and before it; nothing else is lost."""
+    folder = a_chain(tmp_path, *RECORDS[:6])
+    for number in (5, 6):
+        whole = (folder / record_name(number)).read_bytes()
+        for at in range(len(whole)):
+            changed = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
+            if not 12 <= at <= 16 and at < 26:  # where it says what it is
+                assert record_name(number) in reading_fails(rewritten(folder, number, changed))
+                continue
+            state = chain_state(Chain(DirectoryStore(rewritten(folder, number, changed))).read())
+            assert (list(state.damaged), list(state.versions)) == ([number], [11 - number])
+            assert (len(state.attempts), len(state.begun)) == (1, 1)
+        for cut in (26, 40, len(whole) - 1):
+            links = Chain(DirectoryStore(rewritten(folder, number, whole[:cut]))).read()
+            assert isinstance(links[number - 1].record, DamagedLink)
+        rewritten(folder, number, whole)
+
+
+def test_what_is_put_behind_a_damaged_version_is_behind_it_for_all(tmp_path: Path) -> None:
+    """Its number is not used again: whoever could read the record finds what follows."""
+    store = DirectoryStore(a_chain(tmp_path, *RECORDS[:5]))
+    older = Chain(store)
+    older.read()
+    rewritten(tmp_path, 5, encode_record(ChainLink(5, NONCE, VERSION))[:-1])
+    assert Chain(store).append(AttemptRecord(2, 0), b"p" * 16, attempt=2) == 6
+    with pytest.raises(OvertakenError):
+        older.append(VERSION, b"v" * 16, attempt=1)
+
+
+def test_a_damaged_version_is_none_of_those_that_are_kept() -> None:
+    damaged = DamagedLink("it was changed")
+    records = (SERIES, AttemptRecord(1, 0), VERSION, damaged, VERSION, AttemptRecord(2, 4), VERSION)
+    state = chain_state([ChainLink(n, NONCE, each) for n, each in enumerate(records, 1)])
+    assert (state.kept(1), state.kept(2), state.kept(3)) == ({7}, {5, 7}, {3, 5, 7})
 
 
 def test_a_huge_file_in_place_of_a_record_is_damage(tmp_path: Path) -> None:

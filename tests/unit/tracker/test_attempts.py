@@ -98,6 +98,26 @@ def test_it_never_begins_anew_while_the_store_has_versions() -> None:
     )
 
 
+def test_a_version_whose_record_is_damaged_is_passed_over_and_named() -> None:
+    begun = start()
+    damaged = ((2, "record 2 was changed"), (5, "record 5 is cut short"))
+    assert begun.on_chain(replace(CHAIN, length=5, damaged=damaged)) == VerifyVersion(4)
+    assert begun.on_verified(4, "") == PutAttempt(2, 4, NONCE)
+    text = "a checkpoint of the store is damaged: record 5 is cut short; an older one is used"
+    assert begun.notes == [("warning", text)]
+
+
+@pytest.mark.parametrize("resume", ["auto", "require"])
+def test_it_never_begins_anew_where_a_record_may_be_a_version(resume: str) -> None:
+    chain = replace(CHAIN, versions=(), damaged=((3, "record 3 was changed"),))
+    assert start(resume=resume).on_chain(chain) == RefuseAttempt(
+        "JobLostError", "no checkpoint of the store can be used: record 3 was changed", RESTORE
+    )
+    refused = start(resume="never").on_chain(chain)
+    assert isinstance(refused, RefuseAttempt)
+    assert refused.cause == "the store has a job, and --resume never was given"
+
+
 def many(count: int) -> ChainFacts:
     """A chain of so many versions, of which version v is record v."""
     versions = tuple(RecordedVersion(number, 1, number) for number in range(1, count + 1))

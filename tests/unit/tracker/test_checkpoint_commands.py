@@ -147,6 +147,30 @@ def test_a_damaged_chain_is_told(
     assert status == 71
     assert f"{root}: {words}" in text
     assert text.rstrip().endswith(f" - {DamagedRecordError.default_remedy}")
+    assert f"{SERIES}, 2 workers" in text or "ok       version 4 of attempt 2" in text
+
+
+@pytest.mark.parametrize("number", [2, 4])
+def test_a_version_is_exported_past_a_damaged_record(
+    root: Path, tmp_path: Path, number: int
+) -> None:
+    """Also past one of another kind, of which no job can go on."""
+    (root / "chain" / f"{number:08d}.rec").unlink()
+    status, text = invoke("checkpoint", "export", str(root), str(tmp_path / "a.npz"))
+    assert (status, text.partition(":")[0]) == (0, "version 4 of attempt 2")
+    assert invoke("checkpoint", "gc", str(root))[0] == 71
+
+
+def test_an_older_version_is_exported_only_when_it_is_named(root: Path, tmp_path: Path) -> None:
+    newest = root / "chain" / "00000007.rec"
+    newest.write_bytes(newest.read_bytes()[:-1])
+    status, text = invoke("checkpoint", "export", str(root), str(tmp_path / "a.npz"))
+    assert (status, "record chain/00000007.rec is cut short" in text) == (71, True)
+    assert "--record 5 exports version 3" in text
+    assert not (tmp_path / "a.npz").exists()
+    named = ("export", str(root), str(tmp_path / "a.npz"), "--record", "5")
+    assert document(*named)[0] == 0
+    assert invoke("checkpoint", "gc", str(root))[0] == 0
 
 
 def test_a_record_of_a_later_format_needs_a_later_ftcomm(root: Path) -> None:

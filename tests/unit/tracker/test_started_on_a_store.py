@@ -307,3 +307,21 @@ async def test_a_finished_job_is_told_to_its_operator(
         await open_again(state_dir, world_size=2, settings={"checkpoint": str(store)})
     cause = f"{store}: the job of this store has finished at version 2"
     assert (refused.value.cause, refused.value.remedy) == (cause, ANOTHER_STORE)
+
+
+async def test_a_damaged_record_of_the_newest_version_costs_that_version_alone(
+    store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = StoredJob(DirectoryStore(store))
+    job.begin()
+    job.attempt(1)
+    older, newest = (job.version(1, version, {"w": version}) for version in (1, 2))
+    record = store / "chain" / f"{newest:08d}.rec"
+    whole = record.read_bytes()
+    record.write_bytes(whole[:-30] + bytes([whole[-30] ^ 1]) + whole[-29:])
+    chain = ChainTask(DirectoryStore(store), keep=3, max_attempts=9)
+    durable, facts = await chain.begin(Durable.fresh("new", 2), survivors=False)
+    assert (durable.job_id, durable.restore, durable.version) == (f"{SERIES}.2", older, 1)
+    assert facts.durable_version == 1
+    damaged = f"record chain/{newest:08d}.rec was changed: its digest does not fit"
+    assert f"a checkpoint of the store is damaged: {damaged}; an older one is used" in caplog.text

@@ -16,7 +16,7 @@ from ftcomm.durable.export import export_version
 from ftcomm.durable.garbage import DATA, garbage
 from ftcomm.durable.opening import open_store
 from ftcomm.durable.records import SeriesRecord, VersionRecord
-from ftcomm.durable.store import MissingObjectError, Store
+from ftcomm.durable.store import DamagedRecordError, MissingObjectError, Store
 from ftcomm.durable.verification import damage_of, is_deleted
 from ftcomm.errors import ConfigError
 from ftcomm.protocol.position import PRELUDE
@@ -91,7 +91,8 @@ def ls(url: str, *, as_json: bool) -> None:
 
     A version is complete (every object that its record names is there), incomplete, or deleted
     (by --keep or gc; its record stays). The newest is never deleted: without its objects it is
-    incomplete. Only verify reads the objects themselves.
+    incomplete. Only verify reads the objects themselves. Damaged records are named behind the list,
+    and it ends with 71.
     """
     run_and_exit(_ls, url, as_json)
 
@@ -150,10 +151,11 @@ async def _ls(url: str, as_json: bool) -> int:
     rows = [_row(opened, number, present) for number in sorted(opened.state.versions)]
     if as_json:
         click.echo(json.dumps({**_summary(opened), "versions": rows}))
-        return 0
-    click.echo(_headline(opened))
-    if rows:
-        click.echo(_table(rows))
+    else:
+        click.echo(_headline(opened))
+        if rows:
+            click.echo(_table(rows))
+    _tell_damaged_records(opened)
     return 0
 
 
@@ -176,13 +178,14 @@ async def _verify(url: str, as_json: bool, newest: bool) -> int:
         click.echo(json.dumps({**_summary(opened), "versions": found}))
     elif not found:
         click.echo("no version to verify")
+    _tell_damaged_records(opened)
     return DAMAGED if any(each["damage"] for each in found) else 0
 
 
 async def _gc(url: str, as_json: bool, keep: int, dry_run: bool) -> int:
     store = open_store(url, create=False)
     objects = store.list(DATA)  # before the chain: what is written from now on is not in it
-    opened = _read(store)
+    opened = _read(Chain(store))
     deleted = garbage(opened.state, objects, keep)
     leftovers = 0
     if not dry_run:
@@ -208,6 +211,9 @@ async def _gc(url: str, as_json: bool, keep: int, dry_run: bool) -> int:
 async def _export(url: str, path: Path, number: int | None, as_json: bool) -> int:
     opened = _opened(url)
     chosen = _newest(opened) if number is None else number
+    if chosen in opened.state.damaged:
+        cause = f"{opened.store.url}: {opened.state.damaged[chosen]}"
+        raise DamagedRecordError(cause, remedy=_another(opened))
     record = opened.state.versions.get(chosen)
     if record is None:
         raise ConfigError(
@@ -227,31 +233,42 @@ async def _export(url: str, path: Path, number: int | None, as_json: bool) -> in
 
 
 def _newest(opened: OpenedSeries) -> int:
-    """Record number of the newest version.
+    """Record number of the newest version, or of a later record that may be one and is damaged.
 
     Raises:
         ConfigError: there is none.
     """
-    if not opened.state.versions:
+    numbers = [*opened.state.versions, *opened.state.damaged]
+    if not numbers:
         raise ConfigError(f"{opened.store.url} has no version yet")
-    return max(opened.state.versions)
+    return max(numbers)
+
+
+def _another(opened: OpenedSeries) -> str | None:
+    """Remedy of who wants a version whose record is damaged; None where there is no other one."""
+    if not opened.state.versions:
+        return None
+    number = max(opened.state.versions)
+    version = opened.state.versions[number].version
+    return f"put it back from a copy; --record {number} exports version {version}"
 
 
 # --- reading -------------------------------------------------------------------------------------
 
 
 def _opened(url: str) -> OpenedSeries:
-    return _read(open_store(url, create=False))
+    """Read a store, and past records that are damaged, but for the first."""
+    return _read(Chain(open_store(url, create=False), reads_past_damage=True))
 
 
-def _read(store: Store) -> OpenedSeries:
+def _read(chain: Chain) -> OpenedSeries:
     """Read the chain of a store.
 
     Raises:
         ConfigError: it is empty.
-        DamagedObjectError: a record is damaged.
+        DamagedRecordError: a record is damaged.
     """
-    state = chain_state(Chain(store).read())
+    state, store = chain_state(chain.read()), chain.store
     if state.series is None:
         raise ConfigError(
             f"{store.url} holds no checkpoints of a job", remedy="give the job's --checkpoint"
@@ -275,6 +292,18 @@ def _state_of(opened: OpenedSeries, number: int, present: dict[str, int]) -> str
     # The store does not say how many are kept. Every job keeps this many: their loss is damage.
     is_kept = number in opened.state.kept(LEAST_KEEP)
     return DELETED if is_deleted(record, present) and not is_kept else INCOMPLETE
+
+
+def _tell_damaged_records(opened: OpenedSeries) -> None:
+    """End with the damaged records of the chain, if there are any; the versions have been told.
+
+    Raises:
+        DamagedRecordError: there are.
+    """
+    damaged = opened.state.damaged
+    if damaged:
+        causes = "; ".join(damaged[number] for number in sorted(damaged))
+        raise DamagedRecordError(f"{opened.store.url}: {causes}")
 
 
 # --- output --------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ FOLLOWED = (RolledBackError.__name__, RankLostError.__name__)
 ANOTHER_STORE = "for a new job, give another store and state directory"
 MOUNT = "mount it, or put it back; for a new job, give another state directory"
 OF_THE_PAST = "give the state directory of that attempt, or a new one: it goes on from the store"
-RESTORE = f"put their objects back from a copy; {ANOTHER_STORE}"
+RESTORE = f"put what is damaged back from a copy; {ANOTHER_STORE}"
 NEXT_ATTEMPT = "leave the option out; it can be changed when the attempt has ended"
 NOT_NEVER = f"leave it out to go on; {ANOTHER_STORE}"
 BOTH_OF_ONE_JOB = f"give the store and the state directory of one job; {ANOTHER_STORE}"
@@ -176,6 +176,7 @@ class AttemptStart:
             text = f"checkpoint {version.version} of the store is damaged: {problem}"
             self.notes.append(("warning", f"{text}; an older one is used"))
             return self._next_parent()
+        self._note_damaged_records(record)
         self._note_deleted()
         return self._put()
 
@@ -245,11 +246,12 @@ class AttemptStart:
     def _refusal_to_resume(self) -> RefuseAttempt | None:
         versions = self._chain.versions
         may_live = self.survivors and self.before.attempt > 0  # started again, as by a supervisor
-        if self.resume == "never" and versions and not may_live:
-            newest = versions[-1].version
-            cause = f"the store has a job up to checkpoint {newest}, and --resume never was given"
+        has_any = bool(versions or self._chain.damaged)
+        if self.resume == "never" and has_any and not may_live:
+            newest = f" up to checkpoint {versions[-1].version}" if versions else ""
+            cause = f"the store has a job{newest}, and --resume never was given"
             return RefuseAttempt(ConfigError.__name__, cause, NOT_NEVER)
-        if self.resume == "require" and not versions:
+        if self.resume == "require" and not has_any:
             cause = "the store has no checkpoint, and --resume require was given"
             remedy = "look whether it is the store that was meant; --resume auto begins a new job"
             return RefuseAttempt(ConfigError.__name__, cause, remedy)
@@ -262,7 +264,7 @@ class AttemptStart:
         if left:
             self._parent = left[-1]
             return VerifyVersion(self._parent.record)
-        if versions:  # never a silent fresh start
+        if versions or self._chain.damaged:  # never a silent fresh start
             self._note_deleted()
             cause = f"no checkpoint of the store can be used: {self._unusable}"
             return RefuseAttempt(JobLostError.__name__, cause, RESTORE)
@@ -341,7 +343,11 @@ class AttemptStart:
     def _unusable(self) -> str:
         """The versions that would be used if they were whole, the newest first."""
         numbers = {each.record: each.version for each in self._chain.versions}
-        named = [f"{numbers[record]}: {why}" for record, why in self._damaged.items()]
+        found = {**self._damaged, **dict(self._chain.damaged)}
+        named = [
+            f"{numbers[record]}: {why}" if record in numbers else why
+            for record, why in sorted(found.items(), reverse=True)
+        ]
         if len(named) > MAX_NAMED:
             named[MAX_NAMED:] = [f"{len(named) - MAX_NAMED} more are damaged"]
         return "; ".join([*named, *([self._gone] if self._deleted else [])])
@@ -350,6 +356,13 @@ class AttemptStart:
     def _gone(self) -> str:
         count = len(self._deleted)
         return f"{count} older {'one was' if count == 1 else 'ones were'} deleted by --keep"
+
+    def _note_damaged_records(self, parent: int) -> None:
+        """Say which versions are passed over since their records cannot be read."""
+        for record, why in reversed(self._chain.damaged):
+            if record > parent:
+                text = f"a checkpoint of the store is damaged: {why}; an older one is used"
+                self.notes.append(("warning", text))
 
     def _note_deleted(self) -> None:
         if self._deleted:

@@ -51,6 +51,7 @@ class ChainFacts:
         tables: digest of the algorithm tables, likewise.
         attempts: all of them.
         versions: all of them, oldest first.
+        damaged: records of versions that cannot be read: number, and what is wrong.
         finished: the version at which the job finished, -1 before.
         epochs: of the newest attempt, oldest first; of trackers with a standby alone.
         ended: the end of the newest attempt, likewise.
@@ -66,6 +67,7 @@ class ChainFacts:
     tables: bytes = b""
     attempts: tuple[RecordedAttempt, ...] = ()
     versions: tuple[RecordedVersion, ...] = ()
+    damaged: tuple[tuple[int, str], ...] = ()
     finished: int = PRELUDE
     epochs: tuple[EpochRecord, ...] = ()
     ended: EndedRecord | None = None

@@ -32,6 +32,7 @@ def facts_of(chain: Chain) -> ChainFacts:
             )
             for number, record in state.versions.items()
         ),
+        damaged=tuple(sorted(state.damaged.items())),
         finished=state.finished,
         begun=tuple(record.attempt for record in state.begun.values()),
         epochs=state.epochs,
