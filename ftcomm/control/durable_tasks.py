@@ -20,11 +20,11 @@ from ftcomm.durable.container import (
     Entry,
     OpenContainer,
     container_parts,
-    open_container,
 )
 from ftcomm.durable.opening import find_sign, open_store
-from ftcomm.durable.records import DamagedLink, StoredPart, VersionRecord
+from ftcomm.durable.records import DamagedLink, VersionRecord
 from ftcomm.durable.store import DamagedObjectError, MissingObjectError, Store, StoreError
+from ftcomm.durable.verification import PRELUDE_RESULTS, open_part, parts_of, prelude_of
 from ftcomm.errors import ConfigError, FtcommError, StateChangedError
 from ftcomm.memory.pool import EMPTY, LoggedResult, dtype_from_wire, stored_from_wire
 from ftcomm.protocol.durable.store_messages import ObjectWritten
@@ -209,24 +209,22 @@ class DurableTasks:
         series = series_of(self._driver.hub.core.contact.job_id)
         state: np.ndarray[Any, Any] = np.empty(record.nbytes, np.uint8)
         locals_: dict[int, Packed] = {}
-        prelude: dict[Position, LogEntry] = {}
         for part in record.parts:
-            opened = _open_part(store, part, series)
+            if part.kind == PRELUDE_RESULTS:
+                continue
+            opened = open_part(store, part, series)
             if part.kind == "state":
                 opened.read_into(state[part.lo : part.hi].data, part.digest)
                 continue
             raw: np.ndarray[Any, Any] = np.empty(part.nbytes, np.uint8)
             opened.read_into(raw.data, part.digest)
-            if part.kind == "local":
-                locals_[part.rank] = behind_each_other([raw])
-            else:
-                prelude.update(_results_in(opened, raw))
+            locals_[part.rank] = behind_each_other([raw])
         return VersionRestored(
             record=number,
             version=record.version,
             value=behind_each_other([state]),
             locals=None if record.local_ranks is None else locals_,
-            prelude=tuple(sorted(prelude.items(), key=lambda item: item[0])),
+            prelude=_prelude_of(store, record, series),
             prelude_length=record.prelude_length,
         )
 
@@ -278,14 +276,31 @@ def _raw_of(write: ObjectWrite) -> tuple[list[memoryview], tuple[Entry, ...]]:
     return parts, tuple(entries)
 
 
-def _open_part(store: Store, part: StoredPart, series: str) -> OpenContainer:
-    """Open an object; it must be the one that the record describes."""
-    opened = open_container(store, part.name, series)
-    header = opened.header
-    described = (part.kind, part.rank, part.lo, part.hi, part.nbytes)
-    if (header.kind, header.rank, header.lo, header.hi, header.nbytes) != described:
-        raise DamagedObjectError(f"object {part.name} is not what its record describes")
-    return opened
+def _prelude_of(
+    store: Store, record: VersionRecord, series: str
+) -> tuple[tuple[Position, LogEntry], ...]:
+    """The results of the prelude, each from the first object that has it and is whole.
+
+    Raises:
+        DamagedObjectError: no object that has one of them is as it was written.
+        MissingObjectError: likewise, one is not there.
+        StoreError: the store could not be read.
+    """
+    found: dict[Position, LogEntry] = {}
+    damage: FtcommError | None = None
+    for part in parts_of(record, PRELUDE_RESULTS):
+        if all(Position(0, PRELUDE, seqno) in found for seqno in prelude_of(part)):
+            continue
+        try:
+            opened = open_part(store, part, series)
+            raw: np.ndarray[Any, Any] = np.empty(part.nbytes, np.uint8)
+            opened.read_into(raw.data, part.digest)
+            found.update(_results_in(opened, raw))
+        except (DamagedObjectError, MissingObjectError) as error:
+            damage = error
+    if damage is not None and len(found) < record.prelude_length:
+        raise damage
+    return tuple(sorted(found.items(), key=lambda item: item[0]))
 
 
 def _results_in(

@@ -1,5 +1,6 @@
 """Reading what a version record names, and finding what of it is damaged."""
 
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator
 
 from ftcomm.durable.container import OpenContainer, open_container
@@ -37,20 +38,50 @@ def damage_of(store: Store, series: str, record: VersionRecord) -> list[str]:
     Raises:
         StoreError: the store could not be read: that is no damage.
     """
-    return list(each_damage(store, series, record))
+    return [why for _, why in _each_damage(store, series, record)]
 
 
-def each_damage(store: Store, series: str, record: VersionRecord) -> Iterator[str]:
-    """Read on to the next thing that is wrong, and yield it in words; see `damage_of`."""
-    yield from _gaps(record)
+def loss_of(store: Store, series: str, record: VersionRecord) -> tuple[str, list[str]]:
+    """Read what a version record names, up to the first damage by which it cannot be used.
+
+    Returns:
+        that damage in words, empty if it can be used; and damaged objects of the prelude of which
+        another object has all results.
+
+    Raises:
+        StoreError: the store could not be read: that is no damage.
+    """
+    copies = Counter(seqno for part in record.parts for seqno in prelude_of(part))
+    spared: list[str] = []
+    for part, why in _each_damage(store, series, record):
+        if part is None or part.kind != PRELUDE_RESULTS:
+            return why, spared
+        copies.subtract(prelude_of(part))
+        if not all(copies[seqno] for seqno in prelude_of(part)):
+            return why, spared
+        spared.append(why)
+    return "", spared
+
+
+def prelude_of(part: StoredPart) -> set[int]:
+    """Numbers of the prelude's results that an object has."""
+    return {seqno for run in part.runs for seqno in run.seqnos()}
+
+
+def _each_damage(
+    store: Store, series: str, record: VersionRecord
+) -> Iterator[tuple[StoredPart | None, str]]:
+    """Read on to the next thing that is wrong: of which part, None for the record; in words."""
+    for gap in _gaps(record):
+        yield None, gap
     for part in record.parts:
         try:
             opened = open_part(store, part, series)
             if part.kind == STATE and opened.header.state_digest != record.digest:
-                yield f"object {part.name} is of another state than its record"
+                yield part, f"object {part.name} is of another state than its record"
             opened.verify(part.digest)
         except (DamagedObjectError, MissingObjectError) as error:
-            yield error.cause
+            yield part, error.cause
 
 
 def is_deleted(record: VersionRecord, present: Container[str]) -> bool:

@@ -11,7 +11,8 @@ from ftcomm.durable.chain_state import chain_state
 from ftcomm.durable.directory_store import DirectoryStore
 from ftcomm.durable.records import VersionRecord
 from ftcomm.durable.store import StoreError
-from ftcomm.durable.verification import damage_of
+from ftcomm.durable.verification import damage_of, loss_of
+from ftcomm.protocol.position import PositionRange
 from tests.unit.durable.stored_job import SERIES, StoredJob
 
 
@@ -68,3 +69,36 @@ def test_a_store_that_is_away_is_no_damage(stored, tmp_path: Path) -> None:
     (tmp_path / "store").rename(tmp_path / "elsewhere")
     with pytest.raises(StoreError):
         damage_of(store, SERIES, record)
+
+
+def with_second_prelude(store: DirectoryStore, record: VersionRecord) -> VersionRecord:
+    """The record, of which two objects have the prelude's two results."""
+    runs = (PositionRange(-1, 0, 2),)
+    first = replace(record.parts[-1], runs=runs)
+    name = first.name.replace("prelude-1-0", "prelude-1-1")
+    store.put(name, [store.get(first.name)])
+    return replace(record, parts=(*record.parts[:-1], first, replace(first, name=name)))
+
+
+@pytest.mark.parametrize("which", [-1, -2])
+def test_one_damaged_copy_of_the_prelude_leaves_the_version_usable(stored, which: int) -> None:
+    store = stored[0]
+    record = with_second_prelude(*stored)
+    assert loss_of(store, SERIES, record) == ("", [])
+    store.delete(record.parts[which].name)
+    why = f"{store.url} has no object {record.parts[which].name}"
+    assert loss_of(store, SERIES, record) == ("", [why])
+    assert damage_of(store, SERIES, record) == [why]
+    fewer = replace(record.parts[-3 - which], runs=(PositionRange(-1, 1, 2),))
+    parts = [fewer if part.name == fewer.name else part for part in record.parts]
+    assert loss_of(store, SERIES, replace(record, parts=tuple(parts)))[0] == why
+    store.delete(record.parts[-3 - which].name)
+    problem, spared = loss_of(store, SERIES, record)
+    assert ("has no object" in problem, len(spared)) == (True, 1)
+
+
+def test_any_other_damaged_object_makes_a_version_useless(stored) -> None:
+    store, record = stored
+    store.delete(record.parts[2].name)  # a local state
+    why = f"{store.url} has no object {record.parts[2].name}"
+    assert loss_of(store, SERIES, record) == (why, [])

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ftcomm.protocol.durable.store_messages import ObjectOrder, ObjectWritten
 from ftcomm.protocol.messages import FatalDecision
 from ftcomm.protocol.position import START
 from ftcomm_tracker.core.durable.attempts import (
@@ -105,6 +106,20 @@ def test_a_version_whose_record_is_damaged_is_passed_over_and_named() -> None:
     assert begun.on_verified(4, "") == PutAttempt(2, 4, NONCE)
     text = "a checkpoint of the store is damaged: record 5 is cut short; an older one is used"
     assert begun.notes == [("warning", text)]
+
+
+def test_a_prelude_of_which_a_copy_is_damaged_is_written_anew() -> None:
+    prelude = (ObjectWritten(8, ObjectOrder("prelude"), "object", 1, b"", b"d"),)
+    newest = replace(CHAIN.versions[-1], prelude=prelude)
+    chain = replace(CHAIN, versions=(newest,))
+    for spared, expected in (((), prelude), (("object was changed",), None)):
+        begun = start()
+        begun.on_chain(chain)
+        begun.on_verified(4, "", spared=spared)
+        step = begun.on_put(taken=False)
+        assert isinstance(step, BeginAttempt)
+        assert step.store.prelude == expected
+    assert begun.notes[0][1].startswith("object was changed; there is another copy")
 
 
 @pytest.mark.parametrize("resume", ["auto", "require"])

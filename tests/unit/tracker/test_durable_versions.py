@@ -72,7 +72,7 @@ def test_members_write_disjoint_parts_and_then_the_record_is_put() -> None:
     state.append(ObjectOrder("state", -1, MIN_SHARD_BYTES, NBYTES))
     assert ordered.messages == [
         (0, WriteObjects(1, 1, 7, (state[1], ObjectOrder("local", 0)), WHOLE)),
-        (1, WriteObjects(1, 1, 7, (state[0], ObjectOrder("local", 1)))),
+        (1, WriteObjects(1, 1, 7, (state[0], ObjectOrder("local", 1)), WHOLE)),
     ]
     written = write_all(of, ordered)
     put = advance(of).put
@@ -116,9 +116,25 @@ def test_a_spare_that_marks_first_does_not_cut_the_prelude() -> None:
     out = advance(of)
     assert [m.prelude for rank, m in out.messages if rank == 1] == [WHOLE]  # type: ignore[union-attr]  # all are orders
     write_all(of, out)
+    second = advance(of)  # of the prelude, by the one member that has it
+    assert (second.messages, second.put) == ([(1, WriteObjects(1, 1, 7, (), WHOLE))], None)
+    of.on_written(1, ObjectWritten(1, ObjectOrder("prelude"), "second", 1, b"", b"d", WHOLE))
     put = advance(of).put
     assert put is not None
     assert put.prelude_length == 2
+    assert [each.prelude for each in put.objects if each.order.kind == "prelude"] == [WHOLE] * 2
+
+
+def test_one_copy_of_the_prelude_is_enough_where_nobody_can_write_another() -> None:
+    of = versions(prelude=None)
+    mark(of, 0, spare_marked(1))
+    mark(of, 1, marked(1))
+    write_all(of, advance(of))
+    assert advance(of).put is None
+    of.lose(1)
+    assert of.lack(1) == ""
+    put = advance(of).put
+    assert put is not None
     assert [each.prelude for each in put.objects if each.order.kind == "prelude"] == [WHOLE]
 
 

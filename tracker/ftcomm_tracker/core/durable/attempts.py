@@ -6,7 +6,7 @@ earlier attempt.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ftcomm.errors import (
@@ -125,6 +125,7 @@ class AttemptStart:
     _deleted: set[int] = field(default_factory=set)
     _attempt: int = 0
     _parent: RecordedVersion | None = None
+    _renews_prelude: bool = False
 
     def begin(self) -> AttemptStep:
         """Return the first step."""
@@ -162,10 +163,13 @@ class AttemptStart:
             return self._begun()
         return self._next_parent()
 
-    def on_verified(self, record: int, problem: str, *, is_deleted: bool = False) -> AttemptStep:
+    def on_verified(
+        self, record: int, problem: str, *, is_deleted: bool = False, spared: Sequence[str] = ()
+    ) -> AttemptStep:
         """All objects of a version record were read; `problem` says what is wrong with them.
 
-        A version that `is_deleted` need not have been kept: that is no damage.
+        A version that `is_deleted` need not have been kept: that is no damage.  Objects of the
+        prelude that are `spared` are damaged too, and others have their results.
         """
         if is_deleted:
             self._deleted.add(record)
@@ -176,6 +180,10 @@ class AttemptStart:
             text = f"checkpoint {version.version} of the store is damaged: {problem}"
             self.notes.append(("warning", f"{text}; an older one is used"))
             return self._next_parent()
+        self._renews_prelude = bool(spared)
+        for text in spared:
+            text += "; there is another copy, and the next checkpoint writes the results anew"
+            self.notes.append(("warning", text))
         self._note_damaged_records(record)
         self._note_deleted()
         return self._put()
@@ -306,7 +314,7 @@ class AttemptStart:
             attempt_nonce=self.nonce,
             restore=0 if parent is None else parent.record,
         )
-        prelude = None if parent is None else parent.prelude
+        prelude = None if parent is None or self._renews_prelude else parent.prelude
         if self._attempt > 1:
             self._note_beginning()
         age_s = None if parent is None else parent.age_s(self.now_us)

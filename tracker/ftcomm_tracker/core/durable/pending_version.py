@@ -4,6 +4,7 @@ Members say that they hold it, are ordered to write disjoint objects of it, and 
 written.  It is complete when the objects hold the whole state, all local states and the prelude.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from ftcomm.protocol.durable.store_messages import Marked, ObjectOrder, ObjectWritten
@@ -15,6 +16,9 @@ STATE, LOCAL, PRELUDE_KIND = "state", "local", "prelude"
 UNKNOWN = -1  # how many results the prelude has: a spare learns it from its first plan
 # A smaller part is not worth an object of its own: a store's reply takes as long as writing it.
 MIN_SHARD_BYTES = 8 << 20
+# Of each result of the prelude: all versions of an attempt name its objects, so one damaged object
+# would make all of them useless.
+PRELUDE_COPIES = 2
 SHARD_ALIGNMENT = 4096  # a page, so that parts of a mapped state begin on one
 # A member that could not write is ordered again after so long, if no other holds the object.
 RETRY_S = 5.0
@@ -119,10 +123,11 @@ class PendingVersion:
             holder = self._holder_of(owner, writers)
             if holder is not None:
                 found[holder][0].append(ObjectOrder(LOCAL, owner))
-        for seqno in self._missing_prelude(prelude, ordered=True):
-            holders = [rank for rank in writers if self._has_result(rank, seqno)]
-            if holders:
-                found[holders[0]][1].append(seqno)
+        for seqno, count in self._missing_prelude(prelude, ordered=True).items():
+            # A rank that writes one copy is not asked for the other: one object would have both.
+            holders = [rank for rank in writers if self._may_write(rank, seqno)]
+            for holder in holders[:count]:
+                found[holder][1].append(seqno)
         return dict(self._noted(found))
 
     def _noted(
@@ -140,10 +145,13 @@ class PendingVersion:
         """True if every byte of it is in the store."""
         if not self.is_agreed or self.facts is None or prelude == UNKNOWN:
             return False
+        missing = self._missing_prelude(prelude, ordered=False)
+        if any(n == PRELUDE_COPIES or self._is_held(seqno) for seqno, n in missing.items()):
+            return False  # one copy is enough where nobody is left who could write the other
         whole = not _gaps(self._spans_written(), self.facts.nbytes)
         written = {w.order.rank for w in self._written.values() if w.order.kind == LOCAL}
         locals_ = not self.has_locals or written >= set(range(world_size))
-        return whole and locals_ and not self._missing_prelude(prelude, ordered=False)
+        return whole and locals_
 
     def missing(self, world_size: int, *, prelude: int) -> str:
         """Name what no connected member can write; empty if nothing is missing."""
@@ -155,8 +163,8 @@ class PendingVersion:
             return f"the local state of rank {lost[0]} is held by no member"
         if prelude == UNKNOWN:
             return "no member knows how many results the prelude has"
-        for seqno in self._missing_prelude(prelude, ordered=False):
-            if not any(self._has_result(rank, seqno) for rank in self.marks):
+        for seqno, count in self._missing_prelude(prelude, ordered=False).items():
+            if count == PRELUDE_COPIES and not self._is_held(seqno):
                 return f"result {seqno} of the prelude is held by no member"
         return ""
 
@@ -216,12 +224,23 @@ class PendingVersion:
         holders = [rank for rank in writers if owner in (self.marks[rank].locals or ())]
         return owner if owner in holders else next(iter(holders), None)
 
-    def _missing_prelude(self, prelude: int, *, ordered: bool) -> list[int]:
-        """Results of the prelude that are not written, nor `ordered` if that counts."""
-        done = set(seqnos_of(self._written.values()))
+    def _missing_prelude(self, prelude: int, *, ordered: bool) -> dict[int, int]:
+        """Copies of the prelude's results that are not written, nor `ordered` if that counts."""
+        done = Counter(seqnos_of(self._written.values()))
         if ordered:
-            done |= {seqno for each in self._prelude_ordered.values() for seqno in each}
-        return [seqno for seqno in range(max(prelude, 0)) if seqno not in done]
+            for seqnos in self._prelude_ordered.values():
+                done.update(seqnos)
+        missing = {seqno: PRELUDE_COPIES - done[seqno] for seqno in range(max(prelude, 0))}
+        return {seqno: count for seqno, count in missing.items() if count > 0}
+
+    def _may_write(self, rank: int, seqno: int) -> bool:
+        """True if a member holds a result, and does not write it already."""
+        is_ordered = seqno in self._prelude_ordered.get(rank, ())
+        return not is_ordered and self._has_result(rank, seqno)
+
+    def _is_held(self, seqno: int) -> bool:
+        """True if a connected member holds a result of the prelude."""
+        return any(self._has_result(rank, seqno) for rank in self.marks)
 
     def _has_result(self, rank: int, seqno: int) -> bool:
         return any(seqno in run.seqnos() for run in self.marks[rank].prelude)

@@ -29,7 +29,7 @@ from ftcomm.durable.records import (
     VersionRecord,
 )
 from ftcomm.durable.store import DamagedObjectError, MissingObjectError, Store, StoreError
-from ftcomm.durable.verification import each_damage, is_deleted
+from ftcomm.durable.verification import is_deleted, loss_of
 from ftcomm.errors import ConfigError, FtcommError, error_named
 from ftcomm_tracker.core.durable.attempts import (
     OVERTAKEN,
@@ -79,6 +79,7 @@ from ftcomm_tracker.server.store.chain_records import facts_of, record_of
 READ_WITHIN_S = 60.0
 # Settings on which the bytes of results depend; the series has the first attempt's.
 BIT_SETTINGS = ("algorithm", "algorithm_table")
+GONE = "its objects were deleted"
 MAX_PUTS = 64  # records that wait; a job has two in flight at most, and its end
 
 T = TypeVar("T")
@@ -399,8 +400,10 @@ class ChainTask:
             case ReadChain():
                 return start.on_chain(await self._patiently(self._read))
             case VerifyVersion(record):
-                problem, is_gone = await self._patiently(self._problem, record)
-                return start.on_verified(record, problem, is_deleted=is_gone)
+                problem, spared = await self._patiently(self._problem, record)
+                if problem == GONE:
+                    return start.on_verified(record, problem, is_deleted=True)
+                return start.on_verified(record, problem, spared=spared)
             case PutAttempt(attempt, parent, nonce):
                 put = AttemptRecord(attempt, parent)
                 landed = await self._patiently(self._chain.put_next, put, nonce)
@@ -426,10 +429,11 @@ class ChainTask:
         self._chain.read()
         return facts_of(self._chain)
 
-    def _problem(self, number: int) -> tuple[str, bool]:
+    def _problem(self, number: int) -> tuple[str, list[str]]:
         """Read every byte of a version; explain why it cannot be used, empty if it can.
 
-        True beside it: it is none of those that are kept, and its objects were deleted.
+        That is `GONE` if it is none of those that are kept, and its objects were deleted.  The list
+        has what is damaged and not needed.
         """
         state = self._state()
         record, series = state.versions[number], state.series
@@ -437,8 +441,8 @@ class ChainTask:
         if number not in state.kept(self._keep):
             folder = self._store.list(_folder(record))
             if is_deleted(record, {each.name for each in folder}):
-                return "its objects were deleted", True
-        return next(each_damage(self._store, series.series, record), ""), False
+                return GONE, []
+        return loss_of(self._store, series.series, record)
 
     def _state(self) -> ChainState:
         return chain_state(self._chain.links)
