@@ -30,6 +30,16 @@ def cut(tensors: Sequence[torch.Tensor], bucket_bytes: int) -> list[list[int]]:
     return sorted([*done, *(numbers for _, numbers in filling.values())], key=lambda b: b[-1])
 
 
+def laid_out(flat: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A view of `flat` whose elements lie as those of `like`, such as channels_last.
+
+    A fused optimizer goes through a parameter and its gradient as they lie.
+    """
+    # torch's own rule for what has just been made like another tensor: dense, or in order.
+    strides = torch.empty_like(like, device="meta").stride()
+    return flat.as_strided(like.shape, strides)
+
+
 class GradientBucket:
     """Gradients of some parameters, one behind the other.
 
@@ -54,7 +64,8 @@ class GradientBucket:
         flat = torch.zeros(sum(sizes) + len(sizes), dtype=parameters[0].dtype)
         *parts, self._marks = flat.split([*sizes, len(sizes)])
         # A gradient is such a view: backward adds to it, the optimizer reads it.
-        self._views = [p.view(each.shape) for p, each in zip(parts, parameters, strict=True)]
+        self._flat = parts
+        self._views = [laid_out(p, like) for p, like in zip(parts, parameters, strict=True)]
         self._array = as_array(flat)
         self._given = [False] * len(parameters)
         self._missing = len(parameters)
@@ -122,10 +133,13 @@ class GradientBucket:
     def _place(self, number: int) -> None:
         """Have the gradient in the bucket: it is there, or is copied."""
         parameter, view = self._parameters[number], self._views[number]
-        gradient = parameter.grad
-        if gradient is view:
+        gradient, flat = parameter.grad, self._flat[number]
+        is_moved = view.data_ptr() != flat.data_ptr()  # by the module's ``to()``
+        if gradient is view and not is_moved:
             return
         if gradient.layout is not torch.strided:
             check_tensor(gradient)
+        if is_moved or view.stride() != parameter.stride():
+            view = self._views[number] = laid_out(flat, parameter)
         view.copy_(gradient.detach())
         parameter.grad = view

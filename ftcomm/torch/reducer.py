@@ -47,7 +47,7 @@ class GradientReducer:
         self._buckets: list[GradientBucket] = []
         for numbers in cut([parameter for _, parameter in named], bucket_bytes):
             members = [named[number][1] for number in numbers]
-            bucket = GradientBucket(members, tag=" ".join(named[number][0] for number in numbers))
+            bucket = GradientBucket(members, " ".join(_label(*named[number]) for number in numbers))
             self._buckets.append(bucket)
             for place, parameter in enumerate(members):
                 hook = functools.partial(self._on_gradient, bucket, place)
@@ -84,3 +84,8 @@ class GradientReducer:
         for bucket in self._buckets:
             bucket.finish()
         self._started, self.is_active = 0, False
+
+
+def _label(name: str, parameter: torch.nn.Parameter) -> str:
+    """The name, and how the elements lie if that is not in order."""
+    return name if parameter.is_contiguous() else f"{name}{parameter.stride()}"

@@ -135,6 +135,44 @@ def test_parameters_may_be_frozen_for_a_while() -> None:
             assert [p.grad is not None for p in model.module.parameters()] == [True, trains]
 
 
+@pytest.mark.parametrize("converts", ["before", "between"])
+def test_gradients_lie_as_their_parameters(converts: str) -> None:
+    def trained(comm: ftcomm.Communicator | None) -> list[torch.Tensor]:
+        torch.manual_seed(1)
+        module: Any = torch.nn.Conv2d(3, 4, 3)
+        if converts == "before":
+            module.to(memory_format=torch.channels_last)
+        model = module if comm is None else ft.DDP(module, comm)
+        optimizer = torch.optim.AdamW(module.parameters(), lr=0.1, fused=True)
+        for step in range(4):
+            if step == 2:
+                module.to(memory_format=torch.channels_last)
+                optimizer = torch.optim.AdamW(module.parameters(), lr=0.1, fused=True)
+            model(torch.randn(2, 3, 5, 5)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=step == 2)
+        return [*module.parameters()]
+
+    with ftcomm.init("none") as comm:
+        assert [*map(torch.equal, trained(comm), trained(None))] == [True, True]
+
+
+def test_a_gradient_that_the_module_has_moved_is_averaged() -> None:
+    with ftcomm.init("none") as comm:
+        module: Any = torch.nn.Conv2d(3, 4, 3)
+        model = ft.DDP(module, comm)
+        for _ in range(2):
+            model(torch.ones(1, 3, 3, 3)).sum().backward()
+            module.to(memory_format=torch.channels_last)
+        model(torch.ones(1, 3, 3, 3)).sum().backward()
+        (bucket,) = model._reducer._buckets
+        places = [flat.data_ptr() for flat in bucket._flat]
+        gradients = [parameter.grad for parameter in [*module.parameters()][::-1]]
+        assert [gradient.data_ptr() for gradient in gradients] == places
+        assert gradients[1].is_contiguous(memory_format=torch.channels_last)
+        assert gradients[1].tolist() == torch.full((4, 3, 3, 3), 3.0).tolist()
+
+
 @pytest.mark.parametrize("passes", [0, 1])
 def test_parameters_that_are_trained_later_are_refused(passes: int) -> None:
     with ftcomm.init("none") as comm:
