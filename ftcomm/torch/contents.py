@@ -1,7 +1,8 @@
 """The content of a state dict as a checkpoint holds it, and back.
 
 `ftcomm.register` lets states and objects hold tensors.  What is left to do here: take the shards of
-distributed tensors out, as they differ between ranks, and keep the types that schedulers use.
+distributed tensors out, as they differ between ranks, and keep the types that schedulers use and
+the order in which elements lie.
 """
 
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 import ftcomm
@@ -34,11 +36,30 @@ class CounterItems:
     items: dict[Any, int]
 
 
+@dataclass(frozen=True, slots=True)
+class OrderedTensor:
+    """A tensor whose elements lie in another order than that of its indices, as channels_last.
+
+    An optimizer works on its state and the parameter side by side.  Laid out in another way the
+    state would give other bits, and in a fused kernel that of other elements.
+
+    Attributes:
+        order: of the dimensions, from the outermost in memory to the innermost.
+        content: the tensor with its dimensions in that order.
+    """
+
+    order: tuple[int, ...]
+    content: torch.Tensor
+
+
 def register_types() -> None:
     """Let states and objects hold tensors, and what is made here."""
     ftcomm.register(torch.Tensor, _array_of, _tensor_of)
     ftcomm.register(ShardPlace, lambda place: place.number, ShardPlace)
     ftcomm.register(CounterItems, lambda counter: counter.items, CounterItems)
+    ftcomm.register(
+        OrderedTensor, lambda each: (each.order, each.content), lambda parts: OrderedTensor(*parts)
+    )
 
 
 def _array_of(tensor: torch.Tensor) -> Array:
@@ -71,7 +92,7 @@ def to_content(tree: Any, shards: list[torch.Tensor]) -> Any:
             shards.append(value.to_local())
             return ShardPlace(len(shards) - 1)
         if isinstance(value, torch.Tensor):
-            return value.detach()
+            return _in_order(value.detach())
         return CounterItems(dict(value)) if type(value) is Counter else value
 
     return map_leaves(tree, leaf)
@@ -83,9 +104,20 @@ def to_tree(content: Any, shards: list[torch.Tensor]) -> Any:
     def leaf(value: Any) -> Any:
         if isinstance(value, ShardPlace):
             return shards[value.number]
+        if isinstance(value, OrderedTensor):
+            return value.content.permute(np.argsort(value.order).tolist())
         return Counter(value.items) if isinstance(value, CounterItems) else value
 
     return map_leaves(content, leaf)
+
+
+def _in_order(tensor: torch.Tensor) -> torch.Tensor | OrderedTensor:
+    """`tensor`, or how it lies in memory; one with gaps comes back without them."""
+    if tensor.layout is not torch.strided or tensor.is_contiguous():
+        return tensor
+    order = tuple(sorted(range(tensor.dim()), key=tensor.stride, reverse=True))
+    content = tensor.permute(order)
+    return OrderedTensor(order, content) if content.is_contiguous() else tensor
 
 
 def map_leaves(tree: Any, function: Callable[[Any], Any]) -> Any:

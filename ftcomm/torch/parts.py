@@ -9,9 +9,15 @@ import torch
 
 from ftcomm.torch.contents import distributed_tensors
 
+# A key of a module's state, for buffers that are not in its state dict; no name begins so.
+OTHER_BUFFERS = ".buffers"
+
 
 def state_of(part: Any) -> Any:
     """The state of a module, optimizer, scheduler, sampler or generator; else `part` itself."""
+    if isinstance(part, torch.nn.Module):
+        others = other_buffers(part)
+        return {**part.state_dict(), OTHER_BUFFERS: others} if others else part.state_dict()
     if hasattr(part, "state_dict"):
         return part.state_dict()
     if isinstance(part, torch.Generator):
@@ -37,14 +43,63 @@ def restore(part: Any, state: Any) -> None:
         part.bit_generator.state = state
     elif isinstance(part, random.Random):
         part.setstate(state)
-    elif distributed_tensors():
-        part.load_state_dict(_with_distributed(part, state))
+    elif isinstance(part, torch.nn.Module):
+        named = {name: value for name, value in state.items() if name != OTHER_BUFFERS}
+        part.load_state_dict(_with_distributed(part, named))
+        restore_buffers(part, state.get(OTHER_BUFFERS, {}))
     else:
+        state = _with_distributed(part, state)
         part.load_state_dict(state)
+        if isinstance(part, torch.optim.Optimizer):
+            restore_dtypes(part, state)
+
+
+def other_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Buffers that are not in the state dict: those registered with ``persistent=False``.
+
+    A forward pass may change them like others, and a restarted rank 0 would give all ranks those
+    that its script begins with.
+    """
+    return {
+        f"{prefix}.{name}" if prefix else name: owner._buffers[name]  # noqa: SLF001 - nothing else tells
+        for prefix, owner in module.named_modules()
+        for name in sorted(getattr(owner, "_non_persistent_buffers_set", ()))  # a script has none
+        if isinstance(owner._buffers.get(name), torch.Tensor)  # noqa: SLF001 - likewise
+        and not isinstance(owner._buffers[name], distributed_tensors())  # noqa: SLF001 - likewise
+    }
+
+
+def restore_buffers(module: torch.nn.Module, buffers: Mapping[str, torch.Tensor]) -> None:
+    """The inverse of `other_buffers`; one may be new, or have another shape than now."""
+    for path, value in buffers.items():
+        prefix, _, name = path.rpartition(".")
+        owner = module.get_submodule(prefix)
+        now = owner._buffers.get(name)  # noqa: SLF001 - as above
+        if now is not None and (now.shape, now.dtype) == (value.shape, value.dtype):
+            now.copy_(value)
+        else:
+            owner._buffers[name] = value  # noqa: SLF001 - as above
+
+
+def restore_dtypes(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """Undo that ``load_state_dict`` has given values the dtypes of their parameters.
+
+    `NAdam` keeps float32 beside any parameter, and so do others beside bfloat16.
+    """
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for number, values in state.get("state", {}).items():
+        if not isinstance(number, int):
+            continue  # of no parameter, so it was left as it is
+        loaded = optimizer.state[parameters[number]]
+        for name, value in values.items():
+            if isinstance(value, torch.Tensor) and value.dtype != loaded[name].dtype:
+                loaded[name] = value
 
 
 def _with_distributed(part: Any, state: Any) -> Any:
     """`state` with distributed tensors in place of shards, laid out as those of `part` are now."""
+    if not distributed_tensors():
+        return state
     if isinstance(part, torch.optim.Optimizer):
         return {**state, "state": _of_parameters(part, state["state"])}
     if not isinstance(part, torch.nn.Module):

@@ -188,3 +188,56 @@ def test_gradients_that_no_checkpoint_holds_are_refused(comm: ftcomm.Communicato
     with pytest.raises(TypeError, match=r"a gradient is sparse.*; call optimizer\.zero_grad"):
         ft.save(comm, model=model)
     assert ft.save(comm, model=model, gradients=False) == 1
+
+
+def restored(comm: ftcomm.Communicator, part: Any, into: Any) -> Any:
+    """`into` with the state of `part`."""
+    content = carried(comm, to_content(state_of(part), []))
+    restore(into, to_tree(content, []))
+    return into
+
+
+@pytest.mark.parametrize("order", [(0, 2, 3, 1), (3, 0, 2, 1), (2, 1, 0, 3)])
+def test_elements_lie_as_they_did(comm: ftcomm.Communicator, order: tuple[int, ...]) -> None:
+    tensor = torch.arange(120).reshape(2, 3, 4, 5).permute(order)
+    assert not tensor.is_contiguous()
+    content = carried(comm, to_content({"a": [tensor]}, []))
+    (found,) = to_tree(content, [])["a"]
+    assert (found.stride(), found.tolist()) == (tensor.stride(), tensor.tolist())
+    with_gaps = torch.arange(20).reshape(4, 5)[:, ::2]
+    assert carried(comm, to_content(with_gaps, [])).tolist() == with_gaps.tolist()
+
+
+@pytest.mark.parametrize("make", [torch.optim.NAdam, torch.optim.ASGD, torch.optim.AdamW])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_values_of_an_optimizer_keep_their_dtypes(
+    comm: ftcomm.Communicator, make: Any, dtype: torch.dtype
+) -> None:
+    if dtype is torch.bfloat16:
+        pytest.importorskip("ml_dtypes")
+    scripts = []
+    for _ in range(2):
+        parameter = torch.nn.Parameter(torch.ones(3, dtype=dtype))
+        scripts.append((parameter, make([parameter])))
+    (one, first), (other, second) = scripts
+    one.grad = torch.ones_like(one)
+    first.step()
+    restored(comm, first, second)
+    kept, found = first.state[one], second.state[other]
+    assert {n: v.dtype for n, v in found.items()} == {n: v.dtype for n, v in kept.items()}
+    assert all(torch.equal(found[name], kept[name]) for name in kept)
+
+
+def test_buffers_that_no_state_dict_has_are_kept(comm: ftcomm.Communicator) -> None:
+    def made(value: float, rows: int | None) -> torch.nn.Module:
+        module = torch.nn.Sequential(torch.nn.Linear(2, 2))
+        module[0].register_buffer("n", torch.full((), value), persistent=False)
+        rows_seen = None if rows is None else torch.ones(rows)
+        module.register_buffer("seen", rows_seen, persistent=False)
+        return module
+
+    model = restored(comm, made(3.0, 4), made(0.0, None))
+    assert (model[0].n.item(), model.seen.tolist()) == (3, [1, 1, 1, 1])
+    assert "seen" not in model.state_dict()
+    assert restored(comm, made(3.0, 4), made(0.0, 2)).seen.tolist() == [1, 1, 1, 1]
+    assert state_of(torch.nn.Linear(2, 2)).keys() == {"weight", "bias"}

@@ -135,3 +135,10 @@ def test_gradients_that_add_up_over_a_checkpoint_are_kept(
     said = run(script, tmp_path / "job", f"--way={way}", kills=kills)
     assert victims_in(said) == ["0", "1"], said[-3000:]
     assert model_in(said) == model_in(undisturbed(script, f"--way={way}"))
+
+
+def test_a_state_that_is_not_plain_is_kept(undisturbed: Runs, tmp_path: Path) -> None:
+    script = SCRIPTS / "train_unusual.py"
+    said = run(script, tmp_path / "job", kills=["0.3.backward", "1.5.backward"])
+    assert victims_in(said) == ["0", "1"], said[-3000:]
+    assert model_in(said) == model_in(undisturbed(script))
