@@ -4,18 +4,28 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from lightning.pytorch import Callback
-from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
+from lightning.pytorch import callbacks as lightning_callbacks
 
 import ftcomm
 from ftcomm.torch.broadcasting import broadcast_buffers
 from ftcomm.torch.checkpoints import load, save
 from ftcomm.torch.data_loader import DataLoader
+from ftcomm.torch.gradients import gradients_of, restore_gradients
 from ftcomm.torch.lightning.logged import logged_state, restore_logged
-from ftcomm.torch.parts import random_states, restore_random_states
+from ftcomm.torch.parts import (
+    other_buffers,
+    random_states,
+    restore_buffers,
+    restore_random_states,
+)
 
 FITTING = "fit"
 
-_REFUSED = GradientAccumulationScheduler, StochasticWeightAveraging
+_WITHOUT_STATE = (
+    lightning_callbacks.GradientAccumulationScheduler,
+    lightning_callbacks.StochasticWeightAveraging,
+)
+_AVERAGING = getattr(lightning_callbacks, "WeightAveraging", ())  # of Lightning 2.6
 
 
 class LightningCheckpoints(Callback):
@@ -40,13 +50,16 @@ class LightningCheckpoints(Callback):
         """
         module = self._connector.trainer.lightning_module
         fresh = {"state_dict": dict(module.state_dict())}
-        own = self._own_state({})
-        version, values = load(self._comm, local=own, rng=False, checkpoint=fresh)
+        version, values = load(
+            self._comm, local=self._own_state({}), rng=False, checkpoint=fresh,
+            buffers=other_buffers(module),
+        )  # fmt: skip
         checkpoint = values["checkpoint"]
+        restore_buffers(module, values["buffers"])
         if version == 0:
             module.load_state_dict(checkpoint["state_dict"])
             return
-        self._own = {name: values[name] for name in ("random", "logged")}
+        self._own = {name: values[name] for name in ("random", "logged", "gradients")}
         self._saved_at = self._step = checkpoint["global_step"]
         checkpoint["callbacks"] = values["callbacks"]
         self._connector._loaded_checkpoint = checkpoint  # noqa: SLF001 - as above
@@ -75,7 +88,15 @@ class LightningCheckpoints(Callback):
         if self._own is not None:
             restore_random_states(self._own["random"])
             restore_logged(self._connector.trainer, self._own["logged"])
+            if self._own["gradients"]:
+                module = self._connector.trainer.lightning_module
+                restore_gradients(module.parameters(), self._own["gradients"])
             self._own = None
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+        """Take rank 0's buffers, if a callback behind this one adds them to an average."""
+        if any(isinstance(each, _AVERAGING) for each in trainer.callbacks):
+            broadcast_buffers(self._comm, pl_module)
 
     def _end_and_keep(self, *arguments: Any) -> None:
         """End a batch; keep a checkpoint if it is due and the optimizer has just made a step."""
@@ -119,19 +140,28 @@ class LightningCheckpoints(Callback):
         trainer.train_dataloader.begin_next_epoch()
 
     def _save(self) -> None:
-        broadcast_buffers(self._comm, self._connector.trainer.lightning_module)
+        module = self._connector.trainer.lightning_module
+        broadcast_buffers(self._comm, module)
         checkpoint = self._connector.dump_checkpoint(weights_only=False)
         own = self._own_state(checkpoint.pop("callbacks", {}))
-        save(self._comm, local=own, rng=False, checkpoint=checkpoint)
+        buffers = other_buffers(module)
+        save(self._comm, local=own, rng=False, checkpoint=checkpoint, buffers=buffers)
 
     def _own_state(self, callbacks: Mapping[str, Any]) -> dict[str, Any]:
         """Content that differs between ranks.
 
         Logged values are those of a rank's rows. Callbacks may keep them, and need not restore all
-        that they give: `ModelCheckpoint` does not restore its current score.
+        that they give: `ModelCheckpoint` does not restore its current score. Gradients add up where
+        the module steps its optimizers itself: each in a step of its own.
         """
-        logged = logged_state(self._connector.trainer)
-        return {"random": random_states(), "logged": logged, "callbacks": callbacks}
+        trainer = self._connector.trainer
+        module = trainer.lightning_module
+        return {
+            "random": random_states(),
+            "logged": logged_state(trainer),
+            "callbacks": callbacks,
+            "gradients": {} if module.automatic_optimization else gradients_of(module.parameters()),
+        }
 
 
 def _restore_hook(module: Any) -> None:
@@ -145,7 +175,13 @@ def check_callbacks(callbacks: Iterable[Any]) -> None:
         ConfigError: the message names the callback.
     """
     for callback in callbacks:
-        if isinstance(callback, _REFUSED):
+        if isinstance(callback, lightning_callbacks.LearningRateFinder):
+            raise ftcomm.ConfigError(
+                "LearningRateFinder trains before the training, and a restarted rank would be "
+                "alone in that",
+                remedy="leave it out, and find the rate in a job of one rank",
+            )
+        if isinstance(callback, _WITHOUT_STATE):
             raise ftcomm.ConfigError(
                 f"{type(callback).__name__} does not keep all of its state in checkpoints",
                 remedy="leave it out: Trainer(accumulate_grad_batches=...) takes a number, and "

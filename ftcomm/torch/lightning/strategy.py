@@ -12,6 +12,7 @@ import ftcomm
 from ftcomm.torch.ddp import DDP
 from ftcomm.torch.joined import init, is_joined, joined
 from ftcomm.torch.lightning.checkpoints import FITTING, LightningCheckpoints, check_callbacks
+from ftcomm.torch.parts import restore
 from ftcomm.torch.tensors import as_array, as_tensor
 
 _ALIASES = {"avg": "mean", "product": "prod"}
@@ -59,10 +60,16 @@ class FtcommStrategy(SingleDeviceStrategy):
         """Make the optimizers, wrap the module, and go on from the job's checkpoint.
 
         Raises:
-            ConfigError: a callback could not go on after a restart.
+            ConfigError: a callback could not go on after a restart, or batch norms of all ranks
+                are asked for.
         """
         if trainer.state.fn == FITTING:
             check_callbacks(trainer.callbacks)
+            if trainer._accelerator_connector._layer_sync is not None:  # noqa: SLF001 - nothing else tells
+                raise ftcomm.ConfigError(
+                    "Trainer(sync_batchnorm=True): torch computes it on GPUs alone",
+                    remedy="leave it out: rank 0's buffers are given to all ranks",
+                )
         trainer._accelerator_connector.use_distributed_sampler = False  # noqa: SLF001 - it is no strategy's own
         super().setup(trainer)
         if trainer.state.fn != FITTING:
@@ -72,6 +79,12 @@ class FtcommStrategy(SingleDeviceStrategy):
         trainer.callbacks.insert(0, checkpoints)  # others see what it has restored
         self.model = DDP(trainer.lightning_module, self._comm, broadcast=False)
         self._is_resuming = True
+
+    def load_optimizer_state_dict(self, checkpoint: Any) -> None:
+        """Restore the optimizers, whose values keep their dtypes."""
+        states = checkpoint["optimizer_states"]
+        for optimizer, state in zip(self.optimizers, states, strict=True):
+            restore(optimizer, state)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Note that training goes on."""

@@ -119,6 +119,14 @@ def test_lightning_monitors_the_same_loss_on_all_ranks(
     assert len(set(re.findall(r"\] loss (\S+)", said))) == 1, said
 
 
+def test_lightning_keeps_gradients_of_manual_steps(undisturbed: Runs, tmp_path: Path) -> None:
+    check(undisturbed, tmp_path, "lightning", "0", "2.backward", "--manual")
+
+
+def test_lightning_averages_the_same_weights(undisturbed: Runs, tmp_path: Path) -> None:
+    check(undisturbed, tmp_path, "lightning", "1", "3.backward", "--average")
+
+
 @pytest.mark.slow
 def test_a_loader_with_workers_goes_on_in_the_middle_of_an_epoch(
     undisturbed: Runs, tmp_path: Path

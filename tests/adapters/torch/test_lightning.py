@@ -71,6 +71,33 @@ def test_callbacks_that_keep_no_state_are_refused(strategy: FtcommStrategy, call
         fit(strategy, ft.DataLoader(torch.ones(8, 2), batch_size=2), callback)
 
 
+def test_a_search_for_the_rate_is_refused(strategy: FtcommStrategy) -> None:
+    finder = lightning.callbacks.LearningRateFinder()
+    with pytest.raises(ftcomm.ConfigError, match="LearningRateFinder trains before the training"):
+        fit(strategy, ft.DataLoader(torch.ones(8, 2), batch_size=2), finder)
+
+
+def test_batch_norms_over_all_ranks_are_refused(strategy: FtcommStrategy) -> None:
+    trainer = lightning.Trainer(
+        strategy=strategy, max_epochs=1, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, sync_batchnorm=True,
+    )  # fmt: skip
+    with pytest.raises(ftcomm.ConfigError, match="sync_batchnorm=True"):
+        trainer.fit(Module(), ft.DataLoader(torch.ones(8, 2), batch_size=2))
+
+
+def test_values_of_optimizers_keep_their_dtypes(strategy: FtcommStrategy) -> None:
+    parameter = torch.nn.Parameter(torch.ones(2, dtype=torch.float64))
+    optimizer = torch.optim.NAdam([parameter])
+    parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    state = optimizer.state_dict()
+    strategy.optimizers = [torch.optim.NAdam([parameter])]
+    strategy.load_optimizer_state_dict({"optimizer_states": [state]})
+    (found,) = strategy.optimizers
+    assert found.state[parameter]["mu_product"].dtype is torch.float32
+
+
 def test_checkpoints_are_kept_inside_of_epochs(strategy: FtcommStrategy) -> None:
     loader = ft.DataLoader(torch.ones(8, 2), batch_size=2)
     fit(strategy, loader)

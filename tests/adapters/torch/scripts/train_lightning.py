@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -65,18 +65,51 @@ class Module(LightningModule):
             print("loss", self.trainer.callback_metrics["loss"].item())
 
 
+class ManualModule(Module):
+    """Two optimizers, of which the second makes a step of the gradients of three batches.
+
+    A buffer that is in no state dict changes in each batch.
+    """
+
+    def __init__(self, kills: Kills, *, monitors: bool) -> None:
+        super().__init__(kills, monitors=monitors)
+        self.automatic_optimization = False
+        self.register_buffer("batches", torch.zeros(()), persistent=False)
+
+    def training_step(self, batch: Any, number: int) -> None:
+        self.batches += 1
+        loss = super().training_step(batch, number) / self.batches
+        first, second = self.optimizers()
+        first.zero_grad()
+        self.manual_backward(loss)
+        first.step()
+        if number % 3 == 2:
+            second.step()
+            second.zero_grad()
+
+    def configure_optimizers(self) -> Any:
+        cut = 4  # layers of the first optimizer
+        first = torch.optim.AdamW(self.network[:cut].parameters(), lr=0.01)
+        return first, torch.optim.SGD(self.network[cut:].parameters(), lr=0.1)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--kill", action="append", default=[], metavar="RANK.STEP.MOMENT")
     parser.add_argument("--validate", action="store_true")
     parser.add_argument("--monitor", action="store_true", help="let the rate follow the loss")
+    parser.add_argument("--manual", action="store_true", help="step two optimizers in the module")
+    parser.add_argument("--average", action="store_true", help="average weights by a callback")
     options = parser.parse_args()
     every, steps = (1, 8) if options.monitor else (2, STEPS)
     torch.set_num_threads(1)
     with ft.init() as comm:
-        module = Module(Kills(options.kill, comm.rank), monitors=options.monitor)
+        kind = ManualModule if options.manual else Module
+        module = kind(Kills(options.kill, comm.rank), monitors=options.monitor)
         torch.manual_seed(100 + comm.rank)
-        callbacks = [ModelCheckpoint("files", monitor="loss")] if options.monitor else []
+        callbacks: list[Any] = [ModelCheckpoint("files", monitor="loss")] if options.monitor else []
+        if options.average:
+            callbacks.append(EMAWeightAveraging(decay=0.5))
         trainer = Trainer(
             strategy=FtcommStrategy(comm, every=every), max_steps=steps, logger=False,
             enable_checkpointing=options.monitor, callbacks=callbacks,
