@@ -19,8 +19,12 @@ from ftcomm.torch.broadcasting import broadcast_buffers
 from ftcomm.torch.checkpoints import load, save
 from ftcomm.torch.gradient_bucket import BUCKET_BYTES
 from ftcomm.torch.joined import init, is_joined, joined
+from ftcomm.torch.parts import restore_dtypes
 from ftcomm.torch.reducer import GradientReducer
 
+_DRAWING_SAMPLERS = {
+    "LengthGroupedSampler", "RandomSampler", "SubsetRandomSampler", "WeightedRandomSampler",
+}  # fmt: skip
 ftcomm.passes_on(str(Path(transformers.__file__).parent))  # as it makes calls for the script
 
 
@@ -62,18 +66,51 @@ class Trainer(transformers.Trainer):
         version, values = load(self._comm, local={"files": {}}, rng=False, model=self.model)
         if version == 0:
             return super().train(resume_from_checkpoint, **options)
+        # Otherwise `EarlyStoppingCallback` would begin to count anew.
+        self.args.restore_callback_states_from_checkpoint = True
+        self.args.eval_on_start = False  # the others did that before their first step
         with tempfile.TemporaryDirectory(prefix="ftcomm-trainer-") as folder:
             _write(Path(folder), values["files"])
             return super().train(folder, **options)
+
+    def get_train_dataloader(self) -> Any:
+        """The Trainer's own.
+
+        Raises:
+            ConfigError: its order of rows is one that a restarted rank could not make again.
+        """
+        loader = super().get_train_dataloader()
+        check_sampler(getattr(loader.batch_sampler, "sampler", None))
+        return loader
+
+    def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        path = Path(checkpoint or "") / transformers.trainer.OPTIMIZER_NAME
+        if checkpoint is not None and path.is_file():
+            optimizer: Any = self.optimizer
+            optimizer = getattr(optimizer, "optimizer", optimizer)  # inside of accelerate's
+            restore_dtypes(optimizer, torch.load(path, weights_only=True))
+
+    def _maybe_log_save_evaluate(self, *arguments: Any, **options: Any) -> None:
+        if self.control.should_evaluate:  # else ranks choose rates and best models by other losses
+            broadcast_buffers(self._comm, self.model)
+        super()._maybe_log_save_evaluate(*arguments, **options)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         broadcast_buffers(self._comm, self.model)
         super()._save_checkpoint(model, trial)
         if self.control.should_training_stop or self.state.global_step >= self.state.max_steps:
             return  # transformers would resume from there with one step more
+        if self._is_before_an_evaluation():
+            return  # which transformers would leave out
         name = f"{transformers.trainer_utils.PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         files = _read(Path(self._get_output_dir(trial=trial)) / name)
         save(self._comm, local={"files": files}, rng=False, model=self.model)
+
+    def _is_before_an_evaluation(self) -> bool:
+        """Tell whether an epoch's evaluation follows this checkpoint of its last step."""
+        strategies = str(self.args.save_strategy.value), str(self.args.eval_strategy.value)
+        return strategies == ("steps", "epoch") and float(self.state.epoch or 0).is_integer()
 
 
 def check_arguments(arguments: Any) -> None:
@@ -85,10 +122,25 @@ def check_arguments(arguments: Any) -> None:
     faults = {
         "save_only_model": "its checkpoints have no optimizer, scheduler and random numbers",
         "ignore_data_skip": "a restarted rank would get the rows of the epoch's begin again",
+        "auto_find_batch_size": "a rank that is short of memory would train in other batches",
     }
     for name, why in faults.items():
-        if getattr(arguments, name):
+        if getattr(arguments, name, False):
             raise ftcomm.ConfigError(f"{name}=True: {why}", remedy=f"leave {name} False")
+
+
+def check_sampler(sampler: Any) -> None:
+    """Refuse an order that is drawn from the process's own generator, at the begin of an epoch.
+
+    Raises:
+        ConfigError: the message names the sampler.
+    """
+    if type(sampler).__name__ in _DRAWING_SAMPLERS:
+        raise ftcomm.ConfigError(
+            f"the rows come from a {type(sampler).__name__}, whose order a restarted rank could "
+            "not make again in the middle of an epoch",
+            remedy="leave train_sampling_strategy and use_seedable_sampler as they are by default",
+        )
 
 
 def share_of(dataset: Any, comm: ftcomm.Communicator) -> Any:

@@ -127,6 +127,12 @@ def test_lightning_averages_the_same_weights(undisturbed: Runs, tmp_path: Path) 
     check(undisturbed, tmp_path, "lightning", "1", "3.backward", "--average")
 
 
+def test_the_trainer_stops_early_on_all_ranks(undisturbed: Runs, tmp_path: Path) -> None:
+    said = check(undisturbed, tmp_path, "trainer", "1", "3.backward", "--stop")
+    losses = re.findall(r"\] losses (4 .*)", said)
+    assert (len(losses), len(set(losses))) == (3, 1), said
+
+
 @pytest.mark.slow
 def test_a_loader_with_workers_goes_on_in_the_middle_of_an_epoch(
     undisturbed: Runs, tmp_path: Path

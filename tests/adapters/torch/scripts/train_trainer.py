@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
 from train import ROWS, STEPS, Kills, data, made, told
-from transformers import TrainerCallback, TrainingArguments
+from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments
 
 import ftcomm.torch as ft
 from ftcomm.torch.broadcasting import broadcast_buffers
@@ -46,7 +46,11 @@ class Moments(TrainerCallback):
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--kill", action="append", default=[], metavar="RANK.STEP.MOMENT")
+    parser.add_argument("--stop", action="store_true", help="by a callback, behind four steps")
     options = parser.parse_args()
+    evaluates: dict[str, Any] = {
+        "eval_strategy": "steps", "eval_steps": 1, "load_best_model_at_end": True,
+    }  # fmt: skip
     torch.set_num_threads(1)
     with ft.init() as comm:
         kills = Kills(options.kill, comm.rank)
@@ -54,12 +58,19 @@ def main() -> None:
         arguments = TrainingArguments(
             "output", max_steps=STEPS, save_steps=2, per_device_train_batch_size=8, use_cpu=True,
             learning_rate=0.01, report_to="none", disable_tqdm=True, logging_steps=1,
+            metric_for_best_model="loss", **(evaluates if options.stop else {}),
         )  # fmt: skip
+        callbacks: list[TrainerCallback] = [Moments(kills)]
+        if options.stop:  # three losses after the first are no better by a thousand
+            callbacks.append(EarlyStoppingCallback(3, 1000.0))
+        rows = [{"x": x[row], "labels": y[row]} for row in range(ROWS)]
         trainer = Trainer(
-            Model(kills), arguments, callbacks=[Moments(kills)],
-            train_dataset=[{"x": x[row], "labels": y[row]} for row in range(ROWS)],
+            Model(kills), arguments, callbacks=callbacks, train_dataset=rows,
+            eval_dataset=rows[:8],
         )  # fmt: skip
         trainer.train()
+        losses = [row["eval_loss"] for row in trainer.state.log_history if "eval_loss" in row]
+        print("losses", len(losses), *losses)
         broadcast_buffers(comm, trainer.model)
         model = told(trainer.model)
     print("model", model)
