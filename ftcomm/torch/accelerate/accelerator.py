@@ -314,6 +314,7 @@ class Accelerator:
         if isinstance(each, torch.nn.Module):
             model = self._inner.prepare_model(each)
             if not any(parameter.requires_grad for parameter in model.parameters()):
+                self._run.add("frozen model", model)  # the script may change it, as an average
                 return model
             self._run.add("model", model)
             return DDP(model, self._comm, broadcast=False)
@@ -328,6 +329,11 @@ class Accelerator:
         if _is_scheduler(each):
             self._run.add("scheduler", each)
             return self._inner.prepare_scheduler(each)
+        if hasattr(each, "state_dict"):
+            raise ftcomm.ConfigError(
+                f"prepare() does not know a {type(each).__name__}, and would not keep its state",
+                remedy="pass it to register_for_checkpointing()",
+            )
         return each
 
 

@@ -10,6 +10,7 @@ import torch.utils.data
 import ftcomm
 from ftcomm.torch.checkpoints import load, save
 from ftcomm.torch.data_loader import DataLoader
+from ftcomm.torch.gradients import gradients_of, restore_gradients, trained_in
 from ftcomm.torch.parts import random_states, restore, restore_random_states, state_of
 
 
@@ -62,6 +63,7 @@ class AcceleratedRun:
         self._is_loaded = self._counts_epochs = self._is_in_epoch = False
         self._random: dict[str, Any] = {}
         self._snapshot: dict[str, Any] = {}  # of the checkpoint, until its place is reached
+        self._gradients: dict[int, Any] = {}  # likewise
         self._epoch = self._saved_at = self.completed_steps = 0
         self._passes_to_skip = self._passes = 0  # over the training data; those of this epoch
         self._has_stepped = False  # in this batch
@@ -220,7 +222,8 @@ class AcceleratedRun:
             restore(self._parts[name], state)
         if self.is_skipping:
             restore_random_states(self._random)
-        self._snapshot, self.is_skipping = {}, False
+            restore_gradients(trained_in(self._parts.values()), self._gradients)
+        self._snapshot, self._gradients, self.is_skipping = {}, {}, False
 
     # --- checkpoints ----------------------------------------------------------------------------
 
@@ -253,6 +256,7 @@ class AcceleratedRun:
             self._snapshot = {
                 name: copy.deepcopy(state_of(part)) for name, part in self._parts.items()
             }
+            self._gradients = copy.deepcopy(gradients_of(trained_in(self._parts.values())))
 
     def _save(self) -> None:
         self._saved_at = self.completed_steps

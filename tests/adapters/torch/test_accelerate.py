@@ -351,6 +351,18 @@ def test_a_kill_within_an_epoch_changes_nothing(
     check(undisturbed, tmp_path, f"1.{moment}", "--evaluate")
 
 
+@pytest.mark.process
+@pytest.mark.heavy
+@pytest.mark.timeout(300)
+def test_gradients_of_a_slower_optimizer_are_kept(
+    undisturbed: Callable[..., str], tmp_path: Path
+) -> None:
+    """They add up over an epoch, at whose begin the script makes them none."""
+    said = run(SCRIPT, tmp_path / "job", "--slow", kills=["1.3.backward", "0.5.optimizer"])
+    assert victims_in(said) == ["0", "1"], said[-3000:]
+    assert model_in(said) == model_in(undisturbed(SCRIPT, "--slow"))
+
+
 @pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.heavy
@@ -370,3 +382,22 @@ def test_a_kill_changes_nothing_in_other_trainings(
     tmp_path: Path,
 ) -> None:
     check(undisturbed, tmp_path, f"{rank}.{moment}", *options)
+
+
+def test_a_model_that_is_not_trained_is_kept_too(comm: ftcomm.Communicator) -> None:
+    script = Script(every=1)
+    average = torch.nn.Linear(2, 1).requires_grad_(requires_grad=False)
+    assert script.accelerator.prepare(average) is average
+    assert average in script.accelerator._run._parts.values()
+    script.train()
+    assert comm.version == 3
+
+
+def test_a_part_that_prepare_does_not_know_is_refused() -> None:
+    class Schedule:
+        def state_dict(self) -> dict[str, Any]:
+            return {}
+
+    message = r"does not know a Schedule, and would .* pass it to register_for_checkpointing\(\)"
+    with pytest.raises(ftcomm.ConfigError, match=message):
+        Script().accelerator.prepare(Schedule())

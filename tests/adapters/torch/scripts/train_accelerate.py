@@ -1,6 +1,7 @@
 """A small training by Accelerate; it kills itself where it is told to."""
 
 import argparse
+import copy
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -37,6 +38,7 @@ def main() -> None:
     parser.add_argument("--accumulate", type=int, default=1, help="batches of a step")
     parser.add_argument("--evaluate", action="store_true", help="behind each epoch")
     parser.add_argument("--per-epoch", action="store_true", help="step the schedule per epoch")
+    parser.add_argument("--slow", action="store_true", help="step the last layer once an epoch")
     parser.add_argument("--every", type=int, default=2, help="steps of a version")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -49,7 +51,9 @@ def main() -> None:
         kills = Kills(options.kill, accelerator.process_index)
         rows = torch.utils.data.Subset(data(torch.float32), range(70))
         model = made(kills, torch.float32)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        quick = model[:-1] if options.slow else model
+        optimizer = torch.optim.AdamW(quick.parameters(), lr=0.01)
+        slow = torch.optim.SGD(model[-1].parameters(), lr=0.1)
         optimizer.register_step_pre_hook(lambda *_: kills.at("optimizer"))
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1 if options.per_epoch else 6)
         loaders = [
@@ -58,12 +62,16 @@ def main() -> None:
             )
             for size in (8 // options.accumulate, 7)
         ]
-        model, optimizer, loader, validation, scheduler = accelerator.prepare(
-            model, optimizer, *loaders, scheduler
+        average = copy.deepcopy(model).requires_grad_(requires_grad=False)
+        model, average, optimizer, loader, validation, scheduler = accelerator.prepare(
+            model, average, optimizer, *loaders, scheduler
         )
+        if options.slow:
+            slow = accelerator.prepare(slow)
         torch.manual_seed(100 + accelerator.process_index)
         accuracies = []
         for _ in accelerator.epochs(EPOCHS) if options.evaluate else range(EPOCHS):
+            slow.zero_grad()
             for x, y in loader:
                 kills.step = accelerator.completed_steps
                 with accelerator.accumulate(model):
@@ -74,6 +82,10 @@ def main() -> None:
                     if not options.per_epoch:
                         scheduler.step()  # three of them, as there are three ranks
                     optimizer.zero_grad()
+                for mean, parameter in zip(average.parameters(), model.parameters(), strict=True):
+                    mean.lerp_(parameter.detach(), 0.1)
+            if options.slow:
+                slow.step()
             if options.per_epoch:
                 scheduler.step()
                 torch.rand(1)  # neither may count twice
@@ -82,7 +94,8 @@ def main() -> None:
         broadcast_buffers(comm, model)
         accuracies.append(accuracy(accelerator, model, validation))
         last = accuracies[-1], accelerator.completed_steps, scheduler.get_last_lr()
-        model = told(accelerator.unwrap_model(model))
+        broadcast_buffers(comm, average)
+        model = told(torch.nn.ModuleList([accelerator.unwrap_model(model), average]))
     print("last", last)
     print("model", model)
 
