@@ -60,6 +60,7 @@ class Trainer(transformers.Trainer):
 
     def train(self, resume_from_checkpoint: Any = None, **options: Any) -> Any:
         """Train, from the job's newest checkpoint if it has one."""
+        self.model_init = None  # or another model would be made, whose gradients nobody averages
         trained = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
         GradientReducer(self._comm, trained[::-1], BUCKET_BYTES)
         # A restarted rank is alone between the load and the next step: no collective comes there.

@@ -49,3 +49,24 @@ def test_an_order_that_nobody_can_make_again_is_refused(
             return
         with pytest.raises(ftcomm.ConfigError, match=f"the rows come from a {sampler}, whose"):
             trainer.get_train_dataloader()
+
+
+def test_the_model_of_a_function_is_made_once(tmp_path: Path) -> None:
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+
+        def forward(self, x: Any) -> Any:
+            return {"loss": self.layer(x.float()[:, None]).square().mean()}
+
+    arguments = transformers.TrainingArguments(
+        str(tmp_path), use_cpu=True, report_to="none", disable_tqdm=True, max_steps=2
+    )
+    rows = [{"x": row} for row in range(4)]
+    with ft.init("none") as comm:
+        trainer = Trainer(model_init=Model, args=arguments, comm=comm, train_dataset=rows)
+        model = trainer.model
+        trainer.train()
+        assert trainer.model is model
+        assert all(parameter._post_accumulate_grad_hooks for parameter in model.parameters())
