@@ -46,8 +46,14 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             options: others of `torch.utils.data.DataLoader`, such as ``num_workers``.
 
         Raises:
+            ConfigError: ``in_order=False``: batches would come as workers are done with them.
             ValueError: there are not enough rows for one step.
         """
+        if not options.get("in_order", True):
+            raise ftcomm.ConfigError(
+                "in_order=False: a restarted rank would get batches in another order",
+                remedy="leave it True",
+            )
         rows = BatchSampler(
             len(dataset), comm or joined(), batch_size=batch_size, seed=seed, shuffle=shuffle,
             drop_last=drop_last,

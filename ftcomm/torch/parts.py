@@ -108,10 +108,12 @@ def _with_distributed(part: Any, state: Any) -> Any:
     return {name: _like(now.get(name), value) for name, value in state.items()}
 
 
-def _of_parameters(optimizer: Any, states: Mapping[int, Any]) -> dict[int, Any]:
+def _of_parameters(optimizer: Any, states: Mapping[Any, Any]) -> dict[Any, Any]:
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     return {
         number: {name: _like(parameters[number], value) for name, value in state.items()}
+        if isinstance(number, int)
+        else state  # of no parameter
         for number, state in states.items()
     }
 

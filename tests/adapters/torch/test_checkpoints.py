@@ -1,5 +1,6 @@
 """`save` and `load`: what is restored, and what is refused."""
 
+import importlib
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -228,6 +229,13 @@ def test_values_of_an_optimizer_keep_their_dtypes(
     assert all(torch.equal(found[name], kept[name]) for name in kept)
 
 
+def test_a_state_of_no_parameter_is_kept_as_it_is(comm: ftcomm.Communicator) -> None:
+    importlib.import_module("torch.distributed.tensor")  # as torch.compile does
+    one, other = (torch.optim.SGD([torch.nn.Parameter(torch.ones(1))]) for _ in range(2))
+    one.state["all"] = {"steps": torch.ones(1, dtype=torch.float64)}
+    assert restored(comm, one, other).state["all"]["steps"].dtype is torch.float64
+
+
 def test_buffers_that_no_state_dict_has_are_kept(comm: ftcomm.Communicator) -> None:
     def made(value: float, rows: int | None) -> torch.nn.Module:
         module = torch.nn.Sequential(torch.nn.Linear(2, 2))
@@ -241,3 +249,8 @@ def test_buffers_that_no_state_dict_has_are_kept(comm: ftcomm.Communicator) -> N
     assert "seen" not in model.state_dict()
     assert restored(comm, made(3.0, 4), made(0.0, 2)).seen.tolist() == [1, 1, 1, 1]
     assert state_of(torch.nn.Linear(2, 2)).keys() == {"weight", "bias"}
+
+
+def test_batches_in_any_order_are_refused(comm: ftcomm.Communicator) -> None:
+    with pytest.raises(ftcomm.ConfigError, match=r"in_order=False: .*leave it True"):
+        ft.DataLoader(torch.ones(4), comm, batch_size=2, num_workers=2, in_order=False)
