@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from ftcomm_chaos.faults.unused_port import unused_port
 from tests.conformance.bench import Bench
 from tests.conformance.forker import die_with_parent
 from tests.conformance.harness import Job
@@ -62,7 +63,7 @@ def planned(*faults: str, n: int = 10, program: dict[str, Any], **settings: obje
 def address() -> Iterator[tuple[str, Callable[[], None]]]:
     """An address that nothing else gets until it is given back."""
     with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
+        held.bind(("127.0.0.1", unused_port("127.0.0.1")))
         yield f"127.0.0.1:{held.getsockname()[1]}", held.close
 
 

@@ -5,7 +5,6 @@ proxy.  The model is bit for bit that of a run in peace; what cannot be so is sa
 """
 
 import contextlib
-import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import trio
 from ftcomm.errors import CollectiveMismatchError
 from ftcomm_chaos.faults.impairment_proxy import Proxy
 from ftcomm_chaos.faults.impairments import FIN, RST, Impairments
+from ftcomm_chaos.faults.unused_port import unused_port
 from tests.network_faults.jobs import Job, Reference, job
 
 pytestmark = [pytest.mark.trio, pytest.mark.process]
@@ -25,12 +25,6 @@ PIECES = Impairments(slice_bytes=3000)
 slow = pytest.mark.slow
 
 
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as held:
-        socks = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [sock.getsockname()[1] for sock in socks]
-
-
 class ImpairedJob:
     """A job, a proxy in front of each worker, and one in front of the tracker."""
 
@@ -39,7 +33,7 @@ class ImpairedJob:
         self.data: list[Proxy] = []
         self.control = Proxy(("127.0.0.1", 0), seed="control")
         self._nursery = nursery
-        self._ports = free_ports(made.n)
+        self._ports = [unused_port("127.0.0.1") for _ in range(made.n)]
 
     async def begin(self, *options: str) -> None:
         self.control.target = await self.job.serve(*options)

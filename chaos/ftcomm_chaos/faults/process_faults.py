@@ -2,7 +2,6 @@
 
 import os
 import random
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +27,7 @@ from ftcomm_chaos.faults.fault_kinds import (
 from ftcomm_chaos.faults.impairment_proxy import Proxy
 from ftcomm_chaos.faults.impairments import CUTS, FAIR, RST, Impairments
 from ftcomm_chaos.faults.processes import JobProcess
+from ftcomm_chaos.faults.unused_port import unused_port
 
 LOOPBACK = "127.0.0.1"
 WORKERS = ("workers", RANDOM, ALL)
@@ -220,8 +220,7 @@ async def _data_proxy(run: Preparation, worker: str) -> Proxy:
     known = run.shared.get(_proxy_of(worker))
     if isinstance(known, Proxy):
         return known
-    with socket.create_server((LOOPBACK, 0)) as held:
-        own = held.getsockname()[1]
+    own = unused_port(LOOPBACK)
     proxy = Proxy((LOOPBACK, own), seed=f"data {worker}")
     host, port = await proxy.serve(run.nursery)
     run.shared[_proxy_of(worker)] = proxy

@@ -98,8 +98,8 @@ def a_driver(core: WorkerMachine, nursery: trio.Nursery, detect_within: float) -
         token.run_sync_soon(function)
 
     return SimpleNamespace(
-        hub=hub, nursery=nursery, epoch_scopes=EpochScopes(), apply=apply, arrived=apply, said=said,
-        orders=orders,
+        hub=hub, nursery=nursery, epoch_scopes=EpochScopes(), apply=apply,
+        arrived=core.messages.arrive, said=said, orders=orders,
         message_news=UserNews(run_soon), taken_news=UserNews(run_soon),
     )  # fmt: skip
 
