@@ -3,6 +3,7 @@
 import click
 import pytest
 
+from ftcomm_chaos.cli import main
 from ftcomm_chaos.commands.explore import explore
 from ftcomm_chaos.mutants.mutant import ROOT, Edit, Mutant, all_mutants, misplaced
 from ftcomm_chaos.mutants.run import check, check_all, judge
@@ -22,7 +23,8 @@ def missing(layer: str) -> str:
         return next((seed for seed in rest if not seed.isdigit()), "")
     if kind == "explorer":
         try:
-            explore.make_context(kind, rest)
+            # As the group does: a command keeps the help option of its first context.
+            explore.make_context(kind, rest, parent=click.Context(main))
         except click.UsageError as error:
             return error.format_message()
         return ""

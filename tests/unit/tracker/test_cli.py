@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -156,7 +157,8 @@ def test_help_teaches_and_version_is_the_packages() -> None:
 @pytest.mark.parametrize("command", ["serve", "run"])
 def test_every_job_setting_is_an_option_without_a_default_of_its_own(command: str) -> None:
     arguments = ["-n", "2", *(["true"] if command == "run" else [])]
-    with main.commands[command].make_context(command, arguments) as context:
+    parent = click.Context(main)  # a command keeps the help option of its first context
+    with main.commands[command].make_context(command, arguments, parent=parent) as context:
         options = {option.name: option.opts for option in context.command.params}
         found = {name: (options[name], context.params[name]) for name in SETTINGS}
     assert found == {name: ([setting.option], None) for name, setting in SETTINGS.items()}

@@ -32,7 +32,7 @@ def accuracy(accelerator: Accelerator, model: torch.nn.Module, loader: Iterable[
     return sum(hits) / len(hits)
 
 
-def main() -> None:
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--kill", action="append", default=[], metavar="RANK.STEP.MOMENT")
     parser.add_argument("--accumulate", type=int, default=1, help="batches of a step")
@@ -40,7 +40,11 @@ def main() -> None:
     parser.add_argument("--per-epoch", action="store_true", help="step the schedule per epoch")
     parser.add_argument("--slow", action="store_true", help="step the last layer once an epoch")
     parser.add_argument("--every", type=int, default=2, help="steps of a version")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = arguments()
     torch.set_num_threads(1)
     with ft.init() as comm:
         accelerator = Accelerator(
