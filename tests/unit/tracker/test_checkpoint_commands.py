@@ -198,6 +198,22 @@ def test_gc_keeps_the_newest_and_the_parent_of_the_attempt(root: Path) -> None:
     assert document("gc", str(root), "--keep", "1")[1]["deleted"] == []
 
 
+def test_gc_keeps_an_older_version_in_the_place_of_a_damaged_one(root: Path) -> None:
+    """A job would find nothing else to go on from."""
+    assert document("gc", str(root), "--keep", "2")[1]["damaged"] == []
+    (newest, *_) = sorted((root / "data/2/4").glob("state*"))
+    newest.write_bytes(newest.read_bytes()[:-1] + b"?")
+    before = files(root)
+    status, found = document("gc", str(root), "--keep", "1")
+    assert (status, found["damaged"], found["deleted"]) == (71, [7], [])
+    assert files(root) == before
+    status, text = invoke("checkpoint", "gc", str(root), "--keep", "1")
+    assert status == 71
+    assert "version 4 is damaged, and an older one stays in its place: object data/2/4/" in text
+    status, found = document("gc", str(root), "--keep", "3")  # the others were deleted before
+    assert (status, found["damaged"]) == (71, [7])
+
+
 def test_gc_keeps_what_may_be_being_written(root: Path) -> None:
     job = StoredJob(DirectoryStore(root))
     unnamed = {

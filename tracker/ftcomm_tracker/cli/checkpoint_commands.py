@@ -17,7 +17,7 @@ from ftcomm.durable.garbage import DATA, garbage
 from ftcomm.durable.opening import open_store
 from ftcomm.durable.records import SeriesRecord, VersionRecord
 from ftcomm.durable.store import DamagedRecordError, MissingObjectError, Store
-from ftcomm.durable.verification import damage_of, is_deleted
+from ftcomm.durable.verification import damage_of, is_deleted, loss_of
 from ftcomm.errors import ConfigError
 from ftcomm.protocol.position import PRELUDE
 from ftcomm_tracker.cli.options import FILE, program_name, run_and_exit, with_options
@@ -124,6 +124,9 @@ def gc(url: str, *, as_json: bool, keep: int, dry_run: bool) -> None:
 
     The version from which the newest attempt began stays until that attempt has --keep of its own.
     Records are never deleted: they are small, and the next attempt reads them.
+
+    Every byte of the newest versions is read first. A damaged one does not count for --keep, and an
+    older one stays in its place; the command ends with 71 then.
     """
     run_and_exit(_gc, url, as_json, keep, dry_run)
 
@@ -186,7 +189,8 @@ async def _gc(url: str, as_json: bool, keep: int, dry_run: bool) -> int:
     store = open_store(url, create=False)
     objects = store.list(DATA)  # before the chain: what is written from now on is not in it
     opened = _read(Chain(store))
-    deleted = garbage(opened.state, objects, keep)
+    damaged = _damaged_before(opened, keep, {each.name: each.nbytes for each in objects})
+    deleted = garbage(opened.state, objects, keep + len(damaged))
     leftovers = 0
     if not dry_run:
         for each in deleted:
@@ -197,15 +201,41 @@ async def _gc(url: str, as_json: bool, keep: int, dry_run: bool) -> int:
         names = [each.name for each in deleted]
         click.echo(
             json.dumps(
-                {"deleted": names, "nbytes": nbytes, "leftovers": leftovers, "dry_run": dry_run}
+                {
+                    "deleted": names,
+                    "nbytes": nbytes,
+                    "leftovers": leftovers,
+                    "dry_run": dry_run,
+                    "damaged": list(damaged),
+                }
             )
         )
-        return 0
+        return DAMAGED if damaged else 0
     for each in deleted:
         click.echo(f"{'would delete' if dry_run else 'deleted'} {each.name}")
     counts = f"{counted(len(deleted), 'object')}, {_size(nbytes)}"
     click.echo(f"{counts}; {counted(leftovers, 'leftover')} of dead writers")
-    return 0
+    for number, why in damaged.items():
+        version = opened.state.versions[number].version
+        click.echo(f"version {version} is damaged, and an older one stays in its place: {why}")
+    return DAMAGED if damaged else 0
+
+
+def _damaged_before(opened: OpenedSeries, keep: int, present: dict[str, int]) -> dict[int, str]:
+    """Versions, by record, that are newer than `keep` whole ones and cannot be used, and why."""
+    damaged: dict[int, str] = {}
+    whole = 0
+    for number in sorted(opened.state.versions, reverse=True):
+        if whole == keep:
+            break
+        if _state_of(opened, number, present) == DELETED:
+            continue
+        why, _ = loss_of(opened.store, opened.series.series, opened.state.versions[number])
+        if why:
+            damaged[number] = why
+        else:
+            whole += 1
+    return damaged
 
 
 async def _export(url: str, path: Path, number: int | None, as_json: bool) -> int:
