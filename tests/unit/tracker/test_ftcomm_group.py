@@ -4,6 +4,7 @@ import json
 import platform
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from ftcomm import __main__ as starter
 from ftcomm_tracker.cli.environment_report import environment_report, report_text
 from ftcomm_tracker.cli.ftcomm_group import main
 from ftcomm_tracker.cli.main import main as tracker_group
+from tests.helpers.background import ROOT
 from tests.unit.tracker.test_launcher import environment
 
 
@@ -73,6 +75,13 @@ def test_a_variable_cannot_write_to_the_terminal() -> None:
 def test_a_missing_package_is_named() -> None:
     report = {**environment_report(), "packages": {"numpy": None}}
     assert "Packages: numpy missing" in report_text(report)
+
+
+def test_every_extra_of_a_user_is_in_the_report() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    of_developers = {"adapters", "dev", "docs", "fuzz"}
+    extras = set(project["optional-dependencies"]) - of_developers
+    assert set(environment_report()["extras"]) == extras
 
 
 def test_without_the_tracker_the_error_says_what_to_install(monkeypatch, capsys) -> None:

@@ -12,7 +12,13 @@ from ftcomm.config.environment import VARIABLES, process_environment
 from ftcomm.config.platforms import why_no_shared_memory
 
 NEEDED = ("numpy", "trio", "msgpack", "click", "xxhash")
-EXTRAS = {"bf16": "ml_dtypes", "examples": "scikit-learn"}
+EXTRAS = {
+    "bf16": "ml_dtypes",
+    "durable": "s3fs",
+    "examples": "scikit-learn",
+    "notebook": "cloudpickle",
+    "torch": "torch",
+}
 NEXT_STEPS = """\
 Type next:
   ftcomm run -n 4 python train.py    run a job with four workers on this machine
