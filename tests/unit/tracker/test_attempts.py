@@ -12,6 +12,7 @@ from ftcomm.protocol.position import START
 from ftcomm_tracker.core.durable.attempts import (
     ANOTHER_STORE,
     BOTH_OF_ONE_JOB,
+    LOST_RECORDS,
     MOUNT,
     NEXT_ATTEMPT,
     NOT_NEVER,
@@ -293,6 +294,20 @@ def test_who_stopped_a_job_does_not_begin_it_anew_there() -> None:
         assert isinstance(step, BeginAttempt)
         assert step.durable == told
         assert (step.store.is_begun, step.store.is_finished) == (True, True)  # it puts nothing
+
+
+@pytest.mark.parametrize("survivors", [True, False])
+def test_a_chain_that_has_lost_its_last_records_is_not_continued(survivors: bool) -> None:
+    """Its numbers would be used again: a tracker that has read them would miss the new ones."""
+    second = replace(KILLED, job_id="run7.2", attempt=2)
+    step = start(second, survivors=survivors).on_chain(CHAIN)
+    cause = (
+        "the store has attempt 1 of run7, and the state directory has attempt 2, whose record the"
+        " store had: its last records are lost"
+    )
+    assert step == RefuseAttempt("ConfigError", cause, LOST_RECORDS)
+    whole = start(second, survivors=survivors).on_chain(SECOND)
+    assert isinstance(whole, BeginAttempt if survivors else VerifyVersion)
 
 
 NOTHING_PUT = replace(KILLED, in_store=False)

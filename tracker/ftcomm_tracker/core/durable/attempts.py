@@ -35,6 +35,10 @@ ANOTHER_STORE = "for a new job, give another store and state directory"
 MOUNT = "mount it, or put it back; for a new job, give another state directory"
 OF_THE_PAST = "give the state directory of that attempt, or a new one: it goes on from the store"
 RESTORE = f"put what is damaged back from a copy; {ANOTHER_STORE}"
+LOST_RECORDS = (
+    "put them back from a copy; to begin from what the store has, see that no process of the job is"
+    " left, and give another state directory"
+)
 NEXT_ATTEMPT = "leave the option out; it can be changed when the attempt has ended"
 NOT_NEVER = f"leave it out to go on; {ANOTHER_STORE}"
 BOTH_OF_ONE_JOB = f"give the store and the state directory of one job; {ANOTHER_STORE}"
@@ -144,9 +148,9 @@ class AttemptStart:
         if chain.newest_attempt == self.before.attempt and self.before.fatal_decision is None:
             # R19: recorded, then journalled; the tracker may have died in between
             self.before = replace(self.before, fatal_decision=chain.fatal_decision)
-        empty = self._refusal_of_an_empty_store()
-        if empty is not None:
-            return empty
+        lacking = self._refusal_of_an_empty_store() or self._refusal_of_a_shorter_chain()
+        if lacking is not None:
+            return lacking
         if self._is_under_way:
             return self._take_up()
         if chain.finished > PRELUDE:
@@ -250,6 +254,21 @@ class AttemptStart:
             return None
         cause = f"the store is empty, and {before.job_id} of the state directory has records in it"
         return RefuseAttempt(ConfigError.__name__, cause, MOUNT)
+
+    def _refusal_of_a_shorter_chain(self) -> RefuseAttempt | None:
+        """Refuse to go on where the record of the journal's attempt is no more in the store.
+
+        Its number would be used again, and whoever has read the lost record would miss the new one.
+        The first attempt may have died between the records that begin a chain.
+        """
+        newest, attempt = self._chain.newest_attempt, self.before.attempt
+        if not (self._chain.length and self.before.in_store and max(newest, 1) < attempt):
+            return None
+        cause = (
+            f"the store has attempt {newest} of {self._chain.series}, and the state directory has"
+            f" attempt {attempt}, whose record the store had: its last records are lost"
+        )
+        return RefuseAttempt(ConfigError.__name__, cause, LOST_RECORDS)
 
     def _refusal_to_resume(self) -> RefuseAttempt | None:
         versions = self._chain.versions
