@@ -8,6 +8,9 @@ HOURS ?= 1
 STAMP := .venv/.stamp
 # torch is large, so what needs it has an environment of its own.
 ADAPTERS := .venv-adapters
+# The newest torch, and all tests with it. CI takes one release, and leaves the slow tests out.
+TORCH ?= torch
+ADAPTER_TESTS ?= slow or not slow
 
 FUZZ_SECONDS ?= 60
 # A test with real processes waits for half of its time, so three keep two cores busy.
@@ -28,7 +31,7 @@ test-all: $(STAMP) ## run the slow tests too, on every Python from 3.11 on that 
 	$(BIN)/python tests/project/every_python.py $(PARALLEL) -m "slow or not slow"
 
 test-adapters: $(ADAPTERS)/.stamp ## run the tests of ftcomm.torch, with kills at each moment of each way to train
-	$(ADAPTERS)/bin/python -m pytest $(PARALLEL) tests/adapters -m "slow or not slow"
+	$(ADAPTERS)/bin/python -m pytest $(PARALLEL) tests/adapters -m "$(ADAPTER_TESTS)"
 
 mutants: $(STAMP) ## check that the tests notice each mutant, and nothing without one
 	PYTHONPATH=.:tracker:chaos $(BIN)/python -m ftcomm_chaos.mutants --layers-first
@@ -76,5 +79,5 @@ $(STAMP): pyproject.toml
 $(ADAPTERS)/.stamp: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer with the venv module is needed" >&2; exit 1; }
 	$(PYTHON) -m venv $(ADAPTERS)
-	$(ADAPTERS)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[dev,adapters]"
+	$(ADAPTERS)/bin/python -m pip install --quiet --disable-pip-version-check "$(TORCH)" --editable ".[dev,adapters]"
 	@touch $@
