@@ -345,6 +345,13 @@ TABLE = (
         allowed=(DamagedObjectError,),
     ),
     Decoder(
+        "stored-record",
+        durable.feed_stored_record,
+        durable.later_records,
+        ("ftcomm.durable.chain.Chain.read_one",),
+        allowed=(DamagedObjectError,),
+    ),
+    Decoder(
         "container",
         durable.feed_container,
         durable.containers,

@@ -10,11 +10,14 @@ import struct
 import tempfile
 import zipfile
 import zlib
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from ftcomm.control.result_journal import read_journal
 from ftcomm.durable import container, records
+from ftcomm.durable.chain import Chain
 from ftcomm.durable.container import ContainerHeader, Entry, container_parts, open_container
 from ftcomm.durable.directory_store import DirectoryStore
 from ftcomm.durable.export import _Arrays
@@ -75,6 +78,33 @@ def feed_record(raw: bytes) -> ChainLink:
 def feed_record_body(raw: bytes) -> ChainLink:
     """A record whose digest fits whatever is in it."""
     return feed_record(signed(records.MAGIC, raw))
+
+
+@dataclass(frozen=True)
+class OneObject:
+    """A store whose every object has these bytes."""
+
+    content: bytes
+    url: str = "store"
+
+    def get(self, name: str) -> bytes:
+        del name
+        return self.content
+
+
+def feed_stored_record(raw: bytes) -> ChainLink:
+    """A record in its place in a store: one of a version that was changed is passed over."""
+    store: Any = OneObject(raw)
+    link = Chain(store).read_one(NUMBER)
+    assert link.number == NUMBER
+    return link
+
+
+def later_records() -> dict[str, bytes]:
+    """One of each kind that may stand behind the first place, and one that was changed."""
+    found = chain_records()
+    del found["series"]
+    return {**found, "changed": found["version"][:-1]}
 
 
 def chain_records() -> dict[str, bytes]:

@@ -227,6 +227,7 @@ def test_what_is_held_up_for_a_plan_raises_when_its_rank_leaves(
     with local_group(2) as group:
         group.run(job)
         group.abort("the job is over")
+    assert len(raised) == 1
     assert "the communicator ended before this message was sent" in str(raised[0])
 
 

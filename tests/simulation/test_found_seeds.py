@@ -56,8 +56,8 @@ def test_a_rebuilt_attempt_that_has_completed_nothing_has_lost_nothing() -> None
 
 def test_a_tracker_may_tell_what_the_other_one_does_not_know_to_be_recorded() -> None:
     """It had read the record before the answer to it was there."""
-    outcome = Simulation(9103348, durable=True, standby=True).run()
-    assert outcome.fatal_decision == "RankLostError"
+    outcome = Simulation(9107010, durable=True, standby=True).run()
+    assert outcome.fatal_decision == "CollectiveMismatchError"
 
 
 def test_a_spare_that_a_new_leader_does_not_know_shares_its_number_with_no_other() -> None:

@@ -92,7 +92,7 @@ def test_a_job_that_joins_at_once_is_journalled_once_and_before_anyone_is_told(
 
     hellos: list[Hello] = [hello(f"w{number}") for number in range(4)]
     loop = RosterLoop(roster, journal, state_dir, perform)
-    loop.feed([(Joined(conn, words), None) for conn, words in enumerate(hellos)], 0.0)
+    loop.hear([(Joined(conn, words), None) for conn, words in enumerate(hellos)], 0.0)
     welcomes = [Welcome] * 4
     assert course[:6] == [(0, 4), (1, 4), *welcomes]
 

@@ -77,7 +77,7 @@ class RosterLoop:
             JournalError: the journal cannot be written.
         """
         woke = trio.current_time()
-        self.feed([(Tick(), None)], woke)
+        self.hear([(Tick(), None)], woke)
         while not is_over():
             settings = self.roster.settings  # others once the job is rebuilt from its workers
             detect_within, beat = settings.detect_within, settings.heartbeat_every
@@ -88,17 +88,17 @@ class RosterLoop:
             if now - woke > beat + detect_within / 4:
                 log.warning("the tracker itself did not run for %.1f s", now - woke)
                 self._journal.check()  # a successor may have been started meanwhile
-                self.feed([(Stalled(), None)], now)
+                self.hear([(Stalled(), None)], now)
             woke = now
-            self.feed(self._inbox.take(), now)
+            self.hear(self._inbox.take(), now)
             if due is not None and due <= now:
-                self.feed([(Tick(), None)], now)
+                self.hear([(Tick(), None)], now)
             self._fed.set()
             self._fed = trio.Event()
-        self.feed(self._inbox.take(), woke)
+        self.hear(self._inbox.take(), woke)
         self._fed.set()
 
-    def feed(self, waiting: list[Waiting], now: float) -> None:
+    def hear(self, waiting: list[Waiting], now: float) -> None:
         """Let the roster take everything that has come, journal once, then act.
 
         To journal what the last of these events led to before the first one's effects is early
