@@ -63,3 +63,8 @@ def test_a_tracker_may_tell_what_the_other_one_does_not_know_to_be_recorded() ->
 def test_a_spare_that_a_new_leader_does_not_know_shares_its_number_with_no_other() -> None:
     """Its next process got the same number and the same rank, and both stayed."""
     assert Simulation(9100883, durable=True, standby=True).run().fatal_decision == "finished"
+
+
+def test_two_ranks_that_stay_cut_off_end_the_job_though_epochs_take_long() -> None:
+    """Each epoch waited for its record, and the limit on failing links began anew with each."""
+    assert Simulation(9105331, durable=True, standby=True).run().fatal_decision == "RankLostError"

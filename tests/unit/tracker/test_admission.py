@@ -136,8 +136,13 @@ def test_the_largest_plan_fits_its_frames() -> None:
     assert Decoder().feed(rest) == [replace(plan, members=(), grouping=())]
 
 
-def fail_links(scenario: ScenarioRun, epoch: int, until: float) -> tuple[int, list[FatalDecision]]:
-    """Rank 0 loses rank 1 in plan after plan; gives the next epoch, and verdicts if any."""
+def fail_links(
+    scenario: ScenarioRun, epoch: int, until: float, recovery_s: float = 0.0
+) -> tuple[int, list[FatalDecision]]:
+    """Rank 0 loses rank 1 in plan after plan; gives the next epoch, and verdicts if any.
+
+    A plan comes `recovery_s` seconds after its epoch has begun.
+    """
     while scenario.now < until:
         for conn in (1, 2, 1, 2):
             scenario.now += SETTINGS.detect_within / 4
@@ -147,6 +152,10 @@ def fail_links(scenario: ScenarioRun, epoch: int, until: float) -> tuple[int, li
         epoch += 1
         if verdicts:
             return epoch, verdicts
+        for _ in range(round(recovery_s / (SETTINGS.detect_within / 4))):
+            scenario.now += SETTINGS.detect_within / 4
+            for conn in (1, 2):
+                scenario.said(conn, Heartbeat(epoch, epoch - 1, START))
         report_halves(scenario, epoch)
     return epoch, []
 
@@ -165,6 +174,16 @@ def test_links_that_keep_failing_without_any_progress_end_the_job_in_bounded_tim
     assert [v.error for v in verdicts] == ["RankLostError"] * 2
     assert "links keep failing: rank 0 lost its link to rank 1" in verdicts[0].cause
     assert scenario.now <= SETTINGS.replace_within + 2 * SETTINGS.detect_within
+
+
+def test_links_that_keep_failing_end_the_job_though_each_recovery_takes_long() -> None:
+    """As where each epoch is recorded in a slow store; the limit began anew with each epoch."""
+    scenario = running()
+    recovery_s = 4 * SETTINGS.detect_within
+    _, verdicts = fail_links(scenario, 1, 10 * SETTINGS.replace_within, recovery_s)
+    assert [v.error for v in verdicts] == ["RankLostError"] * 2
+    epoch_s = recovery_s + SETTINGS.detect_within  # in the first one the job goes on
+    assert scenario.now <= SETTINGS.replace_within + 2 * epoch_s
 
 
 def test_a_new_process_is_not_charged_with_the_links_of_the_one_before_it() -> None:

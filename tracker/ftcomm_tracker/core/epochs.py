@@ -142,7 +142,7 @@ def try_plan(group: GroupState) -> None:
     group.state = JobState.RUNNING
     group.epochs.grace_until = float("inf")
     group.epochs.in_force = group.durable.epoch
-    group.links.repaired_at = group.now + REPAIRED_AFTER * group.settings.detect_within
+    group.links.begin_plan(group.now, REPAIRED_AFTER * group.settings.detect_within)
     group.epochs.awaiting_fetch = {
         rank
         for rank, order in decision.plans.items()

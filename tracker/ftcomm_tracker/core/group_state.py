@@ -227,6 +227,7 @@ class LinkFailures:
         pairs: the pairs of ranks and of hosts that have failed.
         routes: relays of the plan in force.
         repaired_at: when the plan in force shows which links work.
+        planned_at: since when that plan has been in force.
         parted: by a pair for which one end was replaced, the end that was not, and its nonce.
         epoch_at: when links last began an epoch.
         suspicion: reason and ranks that the limit on such epochs holds back.
@@ -237,6 +238,7 @@ class LinkFailures:
     pairs: Pairs = field(default_factory=Pairs)
     routes: tuple[Route, ...] = ()
     repaired_at: float = float("inf")
+    planned_at: float = float("-inf")
     parted: dict[Pair, tuple[int, bytes]] = field(default_factory=dict)
     epoch_at: float = float("-inf")
     suspicion: tuple[str, tuple[int, ...]] | None = None
@@ -247,12 +249,21 @@ class LinkFailures:
         self.suspicion = None
         self.repaired_at = float("inf")
 
+    def begin_plan(self, now: float, shows_after_s: float) -> None:
+        """A plan is in force, and shows after some seconds which links work."""
+        self.planned_at = now
+        self.repaired_at = now + shows_after_s
+
     def failing_for(self, progress: Position, now: float, patience_s: float) -> float:
-        """Note that links failed again; return for how long nothing else has happened."""
+        """Note that links failed again; return for how long nothing else has happened.
+
+        Nothing else has if they failed within `patience_s` of the plan.  How long the epoch before
+        it took does not count: its record has to reach the store, which may be slow.
+        """
         start = now
         if self.streak is not None:
             where, since, last = self.streak
-            if progress == where and now - last <= patience_s:
+            if progress == where and now - max(last, self.planned_at) <= patience_s:
                 start = since
         self.streak = (progress, start, now)
         return now - start
