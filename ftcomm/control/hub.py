@@ -212,7 +212,7 @@ class Hub:
             self.messages_move.notify_all()
 
     def end_messages(self, error: FtcommError) -> None:
-        """No message is sent or received any more: whoever waits to do so raises `error`."""
+        """No message is sent or received any more: a call that waits to do so raises `error`."""
         self.receives.end(error)
         self.let_messages_move()
 

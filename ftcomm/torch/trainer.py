@@ -67,7 +67,7 @@ class Trainer(transformers.Trainer):
         version, values = load(self._comm, local={"files": {}}, rng=False, model=self.model)
         if version == 0:
             return super().train(resume_from_checkpoint, **options)
-        # Otherwise `EarlyStoppingCallback` would begin to count anew.
+        # Otherwise `EarlyStoppingCallback` would start counting again.
         self.args.restore_callback_states_from_checkpoint = True
         self.args.eval_on_start = False  # the others did that before their first step
         with tempfile.TemporaryDirectory(prefix="ftcomm-trainer-") as folder:

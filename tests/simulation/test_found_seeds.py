@@ -66,5 +66,5 @@ def test_a_spare_that_a_new_leader_does_not_know_shares_its_number_with_no_other
 
 
 def test_two_ranks_that_stay_cut_off_end_the_job_though_epochs_take_long() -> None:
-    """Each epoch waited for its record, and the limit on failing links began anew with each."""
+    """Each epoch waited for its record, and the limit on failing links started again with each."""
     assert Simulation(9105331, durable=True, standby=True).run().fatal_decision == "RankLostError"
