@@ -90,12 +90,17 @@ class EpochMember:
 
 @dataclass(frozen=True, slots=True)
 class EpochRecord:
-    """The tracker of ``generation`` begins ``epoch``: one of an earlier generation has lost."""
+    """The tracker of ``generation`` begins ``epoch``: one of an earlier generation has lost.
+
+    ``journal`` is the epoch of an earlier attempt whose journalled results the plan goes on from,
+    0 for none.
+    """
 
     attempt: U32
     generation: U32
     epoch: U32
     roster: Annotated[tuple[EpochMember, ...], AtMost(MAX_WORLD_SIZE)]
+    journal: U32 = 0
 
 
 @dataclass(frozen=True, slots=True)

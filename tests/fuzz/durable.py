@@ -114,7 +114,7 @@ def chain_records() -> dict[str, bytes]:
         "series": SeriesRecord("job", 2, (0, 1), (("algorithm", "auto"),), b"t"),
         "attempt": AttemptRecord(2, 4),
         "begun": BegunRecord(2, START),
-        "epoch": EpochRecord(2, 1, 3, (EpochMember("w0", 1, b"a", True),)),
+        "epoch": EpochRecord(2, 1, 3, (EpochMember("w0", 1, b"a", True),), 7),
         "version": VersionRecord(2, 7, 3, 5, 8, b"s" * 16, 4, (0, 1), (part, part)),
         "ended": EndedRecord(2, 1, "RankLostError", "gone", 3, Position(0, 1, 2), -1),
         "finished": FinishedRecord(2, 9),

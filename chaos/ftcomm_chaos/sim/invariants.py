@@ -316,6 +316,7 @@ class Monitor:
         program = self.sim.program
         if program.grouping is None:
             program.begin(plan.grouping)
+        if not self.kept_by_all:  # the grouping may be that of another attempt's first plan
             self.kept_by_all = program.kept_by_all(self.sim.settings.keep_by_all)
         if plan.grouping != program.grouping:
             raise Violation(f"the grouping {program.grouping} became {plan.grouping} (R5)")

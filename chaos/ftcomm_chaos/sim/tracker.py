@@ -48,6 +48,7 @@ from ftcomm_tracker.core.roster import Roster
 from ftcomm_tracker.core.standby.watch import Standby
 
 if TYPE_CHECKING:
+    from ftcomm_chaos.sim.history import RecordingMonitor
     from ftcomm_chaos.sim.simulation import Simulation
     from ftcomm_chaos.sim.worker.process import SimulatedProcess
 
@@ -173,6 +174,11 @@ class SimulatedTracker:
         if self.looks is not None:
             self.looks.run(self.generation)
         self._set_alarm()
+
+    @property
+    def monitor(self) -> "RecordingMonitor":
+        """The checkers of the attempt that this tracker leads, or would begin."""
+        return self.sim.monitors.get(self.journal.job_id, self.sim.monitor)
 
     @property
     def _name(self) -> str:
@@ -394,9 +400,9 @@ class SimulatedTracker:
 
     def _send(self, number: int, message: Any) -> None:
         if isinstance(message, Plan):
-            self.sim.monitor.on_decided(message)
+            self.monitor.on_decided(message)
         if isinstance(message, AllClosed):
-            self.sim.monitor.ends.on_all_closed(self)
+            self.monitor.ends.on_all_closed(self)
         if self.looks is not None:
             self.sim.leader_checks.on_sent(message, self)
         conn = self.conns.get(number)
@@ -415,7 +421,7 @@ class SimulatedTracker:
             self.closed_at = self.world.now
         told = durable.fatal_decision
         if told is None or not self.waits:  # else another one has told it before
-            self.sim.monitor.on_journal(before, durable)
+            self.monitor.on_journal(before, durable)
         self.waits = False
 
     def _carry_out_own(

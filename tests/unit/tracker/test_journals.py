@@ -40,9 +40,9 @@ def counted(reports: dict[int, Report]) -> dict[int, list[int]]:
 
 def chosen(*reports: Report) -> tuple[int, dict[int, list[int]]]:
     journals = Journals(FACTS, is_on=True)
-    return journals.epoch, counted(
-        dict(journals.with_found(dict(enumerate(reports)), is_first=True))
-    )
+    by_rank = dict(enumerate(reports))
+    journals.choose(by_rank)
+    return journals.epoch, counted(dict(journals.with_found(by_rank)))
 
 
 def test_results_count_up_to_the_first_that_no_journal_has() -> None:
@@ -60,23 +60,23 @@ def test_results_of_two_epochs_are_not_mixed() -> None:
 
 def test_of_two_epochs_that_reach_as_far_the_later_counts() -> None:
     journals = Journals(FACTS, is_on=True)
-    journals.with_found(
-        {0: found(JournalRuns(4, runs((0, 2))), JournalRuns(5, runs((0, 2))))}, is_first=True
-    )
+    reports = {0: found(JournalRuns(4, runs((0, 2))), JournalRuns(5, runs((0, 2))))}
+    journals.choose(reports)
+    journals.with_found(reports)
     assert (journals.epoch, journals.frontier) == (5, 2)
 
 
 def test_once_a_plan_was_sent_the_epoch_stays_what_it_was() -> None:
     journals = Journals(FACTS, is_on=True)
-    journals.with_found({0: found(JournalRuns(4, runs((0, 2))))}, is_first=True)
+    journals.choose({0: found(JournalRuns(4, runs((0, 2))))})
     later = {0: found(JournalRuns(5, runs((0, 9)))), 1: found(JournalRuns(4, runs((0, 2))))}
-    assert counted(dict(journals.with_found(later, is_first=False))) == {0: [], 1: [0, 1]}
+    assert counted(dict(journals.with_found(later))) == {0: [], 1: [0, 1]}
 
 
 def test_a_tracker_that_does_not_know_what_was_chosen_counts_nothing() -> None:
     journals = Journals(FACTS, is_on=True)
     after = {0: found(JournalRuns(5, runs((0, 9))))}
-    assert journals.with_found(after, is_first=False) == after
+    assert journals.with_found(after) == after
 
 
 @pytest.mark.parametrize(

@@ -101,8 +101,7 @@ def _has_begun(group: GroupState) -> bool:
 
 def try_plan(group: GroupState) -> None:
     """Decide once every place has reported; a closed one that has left is not awaited."""
-    is_early = group.members.empty_since or group.awaits_reports or group.end.is_decided
-    if is_early or not may_plan(group):  # R19: recorded, then sent
+    if not _is_ready(group):
         return
     incident = group.epochs.incident
     if incident is not None:
@@ -120,8 +119,7 @@ def try_plan(group: GroupState) -> None:
     if group.members.empty_since:  # somebody had to go
         return
     facts = replace(facts, routes=group.links.routes)
-    is_first = not group.durable.first_nonces
-    reports = group.journals.with_found(group.epochs.reports, is_first=is_first)
+    reports = group.journals.with_found(group.epochs.reports)
     decision = lost or plan(members_of(group.durable, group.members), facts, reports)
     if not isinstance(decision, Decided):
         if decision.error == JobLostError.__name__ and _is_in_grace(group):
@@ -134,7 +132,7 @@ def try_plan(group: GroupState) -> None:
             cause = incident.explain_loss(cause)
         end_with_error(group, decision.error, cause, decision.position, decision.rank)
         return
-    if is_first:
+    if not group.durable.first_nonces:
         _persist_beginning(group)
     group.epochs.heard_version(decision.frontier.version)
     if group.epochs.highest_version > group.durable.version:
@@ -159,6 +157,15 @@ def try_plan(group: GroupState) -> None:
     group.note("info", f"epoch {group.epochs.in_force} runs: {decision.reason}")
     note_found(group)
     try_settle(group)
+
+
+def _is_ready(group: GroupState) -> bool:
+    """True if all have reported, and the epoch is recorded where a standby may read it (R19)."""
+    if group.members.empty_since or group.awaits_reports or group.end.is_decided:
+        return False
+    if not group.durable.first_nonces:
+        group.journals.choose(group.epochs.reports)
+    return may_plan(group)
 
 
 def _persist_beginning(group: GroupState) -> None:

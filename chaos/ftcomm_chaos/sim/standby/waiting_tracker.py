@@ -55,7 +55,8 @@ class StoreLooks:
         if not mine or newest.generation >= self.tracker.number + 1:
             return True
         roster = journalled_roster(before.places, newest)
-        record = EpochRecord(before.attempt, self.tracker.number + 1, before.epoch, roster)
+        generation = self.tracker.number + 1
+        record = EpochRecord(before.attempt, generation, before.epoch, roster, before.journal_epoch)
         self.store.create(chain.length, record, (self.tracker.place, self.tracker.process))
         self.beat_at = self.world.now
         return False

@@ -42,20 +42,17 @@ class Journals:
             return None
         return ReadJournal(self._facts.journal_attempt, self.version, rank)
 
-    def with_found(self, reports: Mapping[int, Report], *, is_first: bool) -> Mapping[int, Report]:
-        """The reports, with what counts of the journals in their runs.
-
-        Args:
-            reports: by rank.
-            is_first: no plan of this attempt was sent, so none has chosen an epoch.
-        """
+    def choose(self, reports: Mapping[int, Report]) -> None:
+        """Choose the epoch that the attempt goes on from; only before its first plan is sent."""
         if not self.holds:
-            return reports
-        if is_first:
-            epochs = {found.epoch for report in reports.values() for found in report.journals}
-            ends = {epoch: self._end(reports, epoch) for epoch in epochs}
-            self.epoch = max(epochs, key=lambda epoch: (ends[epoch], epoch), default=0)
-        if not self.epoch:
+            return
+        epochs = {found.epoch for report in reports.values() for found in report.journals}
+        ends = {epoch: self._end(reports, epoch) for epoch in epochs}
+        self.epoch = max(epochs, key=lambda epoch: (ends[epoch], epoch), default=0)
+
+    def with_found(self, reports: Mapping[int, Report]) -> Mapping[int, Report]:
+        """The reports by rank, with what counts of the journals in their runs."""
+        if not self.holds or not self.epoch:
             return reports
         self.frontier = self._end(reports, self.epoch)
         return {

@@ -17,7 +17,8 @@ def epoch_record(group: GroupState) -> EpochRecord:
         EpochMember(place.worker_id, place.incarnation, place.nonce, rank in slots)
         for rank, place in enumerate(durable.places)
     )
-    return EpochRecord(durable.attempt, group.generation, durable.epoch, roster)
+    epoch, journal = durable.epoch, group.journals.epoch
+    return EpochRecord(durable.attempt, group.generation, epoch, roster, journal)
 
 
 def may_plan(group: GroupState) -> bool:

@@ -123,7 +123,8 @@ class Standby:
             return None
         generation = 1 + max(self.chain.newest_generation, self.floor)
         # Above all epochs that the older tracker may have announced without a record.
-        return EpochRecord(newest.attempt, generation, newest.epoch + EPOCH_GAP, newest.roster)
+        epoch = newest.epoch + EPOCH_GAP
+        return EpochRecord(newest.attempt, generation, epoch, newest.roster, newest.journal)
 
     def roster(self, answer: KnownRoster | None, entries: list[RosterEntry]) -> list[EpochMember]:
         """The roster to begin from: the higher one of the newest record and a worker's answer."""
@@ -181,6 +182,7 @@ class Standby:
             attempt=attempt,
             attempt_nonce=begun.nonce,
             restore=begun.parent,
+            journal_epoch=chain.epochs[-1].journal,
             in_store=True,
         )
 

@@ -341,7 +341,9 @@ class ChainTask:
             if newest.generation >= generation or newest.epoch > before.epoch:
                 return False
             roster = journalled_roster(before.places, newest)
-            record = EpochRecord(before.attempt, generation, before.epoch, roster)
+            record = EpochRecord(
+                before.attempt, generation, before.epoch, roster, before.journal_epoch
+            )
             if self._chain.put_next(record, nonce):
                 return True
 
