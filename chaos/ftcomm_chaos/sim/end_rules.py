@@ -65,7 +65,7 @@ class EndRules:
             self.sim.counters["never heard the end"] += 1
         elif kind == "JobFinishedError":
             # the journal that said so may be lost by now
-            closed = bool(journal.closed_ranks or self.sim.monitor.closed)
+            closed = bool(journal.closed_ranks or process.monitor.closed)
             over = self.sim.tracker.final_version >= 0 or closed
             process.require(over, "told that the job has finished")
         else:

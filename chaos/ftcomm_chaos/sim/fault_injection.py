@@ -126,7 +126,7 @@ class Faults:
         sim = self.sim
         sim.counters["total losses"] += 1
         if kind is SimulatedFaultKind.LOSE_WORKERS:
-            sim.monitor.lost_all = True
+            sim.on_all_lost()
             for process in [x for x in sim.network.processes.values() if x.alive]:
                 process.die("killed")
             return

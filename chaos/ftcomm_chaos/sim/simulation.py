@@ -240,11 +240,20 @@ class Simulation:
 
     def on_taken_up(self, durable: Durable) -> None:
         """A job is rebuilt from its workers: the attempt that they are of goes on."""
-        self.monitor = self.monitors.get(durable.job_id, self.monitor)
+        self.monitor = self.monitor_of(durable.job_id)
+
+    def monitor_of(self, job_id: str) -> RecordingMonitor:
+        """The checkers of that attempt; of the newest one where `job_id` is none's yet."""
+        return self.monitors.get(job_id, self.monitor)
+
+    def on_all_lost(self) -> None:
+        """Everything is lost, or all workers, of whichever attempt they are."""
+        for monitor in (self.monitor, *self.monitors.values()):
+            monitor.lost_all = True
 
     def lose_everything(self, *, journal: bool) -> None:
         """Kill all workers and the tracker at one moment; the state directory may go with them."""
-        self.monitor.lost_all = True
+        self.on_all_lost()
         for process in [x for x in self.network.processes.values() if x.alive]:
             process.die("killed")
         for tracker in self.trackers:
@@ -316,7 +325,7 @@ class Simulation:
             long = self.world.now > last + self.quiet_s or self.world.steps > MAX_STEPS
             if long or not going:
                 raise Violation(f"the job does not end; {self.pending()}")
-        self.monitor.check_end()
+        self.tracker.monitor.check_end()
         decision = self.tracker.fatal_decision
         return SimulationOutcome(
             seed=self.world.seed,

@@ -20,6 +20,7 @@ from ftcomm_tracker.core.durable.pending_version import LOCAL, PRELUDE_KIND, STA
 from ftcomm_tracker.core.events import PutBegun, PutFinished, PutSeries, PutVersion
 
 if TYPE_CHECKING:
+    from ftcomm_chaos.sim.history import RecordingMonitor
     from ftcomm_chaos.sim.simulation import Simulation
     from ftcomm_chaos.sim.standby.leader_checks import Writer
 
@@ -92,9 +93,14 @@ class SimulatedStore:
             return False
         assert index == len(self.records), "a gap in the chain"
         self.records.append(record)
-        self.sim.monitor.on_record(record, index + 1)
+        self._monitor_of(record).on_record(record, index + 1)
         self.sim.leader_checks.on_record(record, writer)
         return True
+
+    def _monitor_of(self, record: Record) -> "RecordingMonitor":
+        if isinstance(record, PutSeries):
+            return self.sim.monitor
+        return self.sim.monitor_of(f"{self.facts().series}.{record.attempt}")
 
     def nonce_of(self, series: str) -> bytes:
         """The nonce in the record of a series; empty if the chain has none of that name."""

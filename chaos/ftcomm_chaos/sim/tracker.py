@@ -178,7 +178,7 @@ class SimulatedTracker:
     @property
     def monitor(self) -> "RecordingMonitor":
         """The checkers of the attempt that this tracker leads, or would begin."""
-        return self.sim.monitors.get(self.journal.job_id, self.sim.monitor)
+        return self.sim.monitor_of(self.journal.job_id)
 
     @property
     def _name(self) -> str:

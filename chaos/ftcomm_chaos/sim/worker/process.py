@@ -124,7 +124,7 @@ class SimulatedProcess:
     @property
     def monitor(self) -> "RecordingMonitor":
         """The checkers of the attempt that this process is of, or would join now."""
-        return self.sim.monitors.get(self.core.contact.job_id, self.sim.monitor)
+        return self.sim.monitor_of(self.core.contact.job_id)
 
     # --- being scheduled ----------------------------------------------------------------------
 
