@@ -1,14 +1,22 @@
 """One rank of a library in `rank_results.py`: LIBRARY KIND [RANK WORLD_SIZE STORE]."""
 
 import importlib
+import os
+import socket
 import sys
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 from _turns import Array, Call, Prepare, take_turns
 
 import ftcomm
+
+MEET_LIMIT_S = 60.0
+LOOK_S = 0.05  # between two looks for the other rank
+SPINS = 100  # as many tries as ftcomm makes before it sleeps
 
 
 def of_ftcomm(kind: str) -> None:
@@ -94,6 +102,54 @@ def of_open_mpi(kind: str) -> None:
     _serve(world.Get_rank(), size, kind, prepare)
 
 
+def of_bare(kind: str) -> None:
+    """A TCP connection for each pair, in pure Python, and nothing else."""
+    rank, size, meeting = int(sys.argv[3]), int(sys.argv[4]), Path(sys.argv[5])
+    with _met(rank, meeting.with_name(f"pair-{rank // 2}")) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+        def prepare(operand: Array) -> Call:
+            out = np.empty_like(operand)
+            return _round_trip(
+                rank,
+                lambda _: connection.sendall(operand.data),
+                lambda _: _fill(connection, out.data.cast("B")),
+                out,
+            )
+
+        _serve(rank, size, kind, prepare)
+
+
+def _met(rank: int, meeting: Path) -> socket.socket:
+    """A connection to the other rank of the pair, which find each other by a file."""
+    if rank % 2 == 0:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            whole = meeting.with_suffix(".new")
+            whole.write_text(str(listener.getsockname()[1]))
+            whole.rename(meeting)
+            return listener.accept()[0]
+    until = time.monotonic() + MEET_LIMIT_S
+    while not meeting.exists():
+        if time.monotonic() > until:
+            raise TimeoutError(f"rank {rank - 1} did not come within {MEET_LIMIT_S:g} s")
+        time.sleep(LOOK_S)
+    return socket.create_connection(("127.0.0.1", int(meeting.read_text())))
+
+
+def _fill(connection: socket.socket, room: memoryview) -> None:
+    """Read without sleeping, as long as a small message takes to come; then in one call."""
+    got = 0
+    for _ in range(SPINS):
+        try:
+            got += connection.recv_into(room[got:], 0, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            os.sched_yield()
+        if got == len(room):
+            return
+    while got < len(room):
+        got += connection.recv_into(room[got:], 0, socket.MSG_WAITALL)
+
+
 def _round_trip(
     rank: int, send: Callable[[int], object], receive: Callable[[int], object], out: Array
 ) -> Call:
@@ -121,7 +177,7 @@ def _serve(
 
 def main() -> None:
     """Be one rank."""
-    libraries = {"ftcomm": of_ftcomm, "gloo": of_gloo, "mpi": of_open_mpi}
+    libraries = {"ftcomm": of_ftcomm, "gloo": of_gloo, "mpi": of_open_mpi, "bare": of_bare}
     libraries[sys.argv[1]](sys.argv[2])
 
 

@@ -5,7 +5,8 @@
     python benchmarks/rank_results.py --quick
 
 Sizes are those of one rank's input.  A send_recv is there and back between two ranks, of as many
-pairs as there are.  How it is measured: see `allreduce.py`.
+pairs as there are; bare TCP does that with sockets in pure Python, and nothing is checked or kept:
+what is above it is the library's own time.  How it is measured: see `allreduce.py`.
 """
 
 import argparse
@@ -55,9 +56,9 @@ class KindPeer:
     def commands(self, world_size: int, folder: Path) -> list[list[str]]:
         """Command lines which together start all ranks."""
         worker = [sys.executable, str(WORKER), self.library, self.kind]
-        if self.library == "gloo":
-            store = str(folder / "store")
-            return [[*worker, str(rank), str(world_size), store] for rank in range(world_size)]
+        if self.library in ("gloo", "bare"):
+            meeting = str(folder / "store")
+            return [[*worker, str(rank), str(world_size), meeting] for rank in range(world_size)]
         if self.library == "mpi":
             return [[*with_open_mpi.launcher(world_size, "tcp,self")[:-2], *worker]]
         command = with_ftcomm.launcher(world_size, folder, *self.settings)
@@ -69,13 +70,14 @@ class KindPeer:
 
 
 def peers_of(kind: str) -> list[Peer]:
-    """Every library with calls of `kind`."""
+    """Every library with calls of `kind`; for messages also sockets alone."""
     return [
         KindPeer("ftcomm", "ftcomm", kind),
         KindPeer("ftcomm TCP", "ftcomm", kind, ("--transport", "tcp")),
         KindPeer("ftcomm, replay off", "ftcomm", kind, ("--replay", "off")),
         KindPeer("gloo", "gloo", kind),
         KindPeer("Open MPI TCP", "mpi", kind),
+        *([KindPeer("bare TCP", "bare", kind)] if kind == "send_recv" else []),
     ]
 
 
