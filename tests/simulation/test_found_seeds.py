@@ -60,6 +60,12 @@ def test_a_plan_is_checked_by_the_rules_of_its_own_attempt() -> None:
     assert outcome.fatal_decision == "finished"
 
 
+def test_the_end_may_be_told_by_the_tracker_that_has_not_led() -> None:
+    """It has read it in the store, and the one that led has yet to be started again."""
+    outcome = Simulation(9120192, durable=True, standby=True).run()
+    assert outcome.fatal_decision == "finished"
+
+
 def test_a_rebuilt_attempt_that_has_completed_nothing_has_lost_nothing() -> None:
     """A member had what the store has, and no plan yet: the job was rolled back all the same."""
     outcome = Simulation(9100069, durable=True, disks=True).run()

@@ -106,8 +106,10 @@ class EndRules:
         if tracker.disk_lost and was_over:
             return  # the last member heard it; an operator stops the tracker that waits for one
         store = self.sim.store
-        if tracker.ended and store is not None and store.facts().finished >= 0:
-            return  # a command that was given again has heard of it
+        is_recorded = store is not None and store.facts().finished >= 0
+        is_told = any(each.journal.final_version >= 0 for each in self.sim.trackers)
+        if is_recorded and (tracker.ended or is_told):
+            return  # a command that was given again has heard of it, or the tracker beside it has
         is_journalled = journal.fatal_decision is not None or journal.final_version >= 0
         if not is_journalled and tracker.fatal_decision is None:
             raise Violation("everyone has ended, but the tracker knows of no end")
