@@ -71,7 +71,11 @@ class DirectoryStore:
     def put(self, name: str, parts: Iterable[Buffer]) -> int:
         """See `Store.put`."""
         with self._writing(name):
-            nbytes, is_new = self._put(checked_name(name), parts)
+            try:
+                nbytes, is_new = self._put(checked_name(name), parts)
+            except FileNotFoundError:  # somebody has removed the folder: the next try makes it anew
+                self._durable.difference_update(self._path(name).parents)
+                raise
         if not is_new:
             raise StoreError(f"{self._root}: object {name} exists, and its name was to be new")
         return nbytes

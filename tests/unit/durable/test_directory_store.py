@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import shutil
 import stat
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -168,6 +169,22 @@ def test_objects_come_back_whole_and_in_parts(tmp_path: Path) -> None:
     store.delete("data/a.ftc")
     store.delete("data/a.ftc")
     assert store.list("data/") == []
+
+
+def test_a_folder_that_somebody_removes_is_made_anew_for_objects_alone(tmp_path: Path) -> None:
+    """A chain that begins anew behind its lost records would be one that nobody can read."""
+    store = DirectoryStore(tmp_path)
+    store.put("data/1/7/a.ftc", [b"a"])
+    store.put_new("chain/1.rec", b"r")
+    shutil.rmtree(tmp_path / "data")
+    shutil.rmtree(tmp_path / "chain")
+    with pytest.raises(StoreError, match=r"data/1/7/b.ftc: No such file"):
+        store.put("data/1/7/b.ftc", [b"b"])
+    assert store.put("data/1/7/b.ftc", [b"b"]) == 1
+    for _ in range(2):
+        with pytest.raises(StoreError, match=r"chain/2.rec: No such file"):
+            store.put_new("chain/2.rec", b"r")
+    assert store.list("") == [StoredObject("data/1/7/b.ftc", 1)]
 
 
 def test_a_name_is_given_once(tmp_path: Path) -> None:
