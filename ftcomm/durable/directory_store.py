@@ -20,6 +20,7 @@ from ftcomm.durable.store import (
     StoredObject,
     StoreError,
     checked_name,
+    is_name,
 )
 from ftcomm.errors import ConfigError
 
@@ -102,7 +103,9 @@ class DirectoryStore:
             with self._reading(prefix):
                 for path, nbytes in self._files.files(self._path(folder)):
                     name = before + path
-                    if path.startswith(start) and not name.startswith(f"{TEMPORARY}/"):
+                    if not path.startswith(start) or name.startswith(f"{TEMPORARY}/"):
+                        continue
+                    if is_name(name):  # NFS has deleted files that are read still: .nfs and digits
                         found.append(StoredObject(name, nbytes))
         except MissingObjectError:  # the folder of nothing that was written yet
             return []

@@ -20,6 +20,7 @@ from ftcomm.durable.store import (
     StoredObject,
     StoreError,
     checked_name,
+    is_name,
 )
 
 # Of a large object, held in memory one at a time. S3 takes 10,000 parts: 160 GiB an object.
@@ -88,10 +89,9 @@ class ObjectStore:
         """See `Store.list`."""
         found = self._again(prefix, lambda: self._bucket.list(self._prefix + prefix))[0]
         length = len(self._prefix)
-        return sorted(
-            (StoredObject(key[length:], nbytes) for key, nbytes in found),
-            key=lambda each: each.name,
-        )
+        named = ((key[length:], nbytes) for key, nbytes in found)
+        objects = [StoredObject(name, nbytes) for name, nbytes in named if is_name(name)]
+        return sorted(objects, key=lambda each: each.name)
 
     def delete(self, name: str) -> None:
         """See `Store.delete`."""

@@ -118,6 +118,9 @@ class Store(Protocol):
     def list(self, prefix: str) -> list[StoredObject]:
         """List the objects whose names begin with `prefix`, in order of their names.
 
+        What has another name than an object can have was put there by somebody else: it is not
+        among them.
+
         Raises:
             StoreError: it could not be read.
         """
@@ -143,7 +146,11 @@ def checked_name(name: str) -> str:
     Raises:
         ValueError: it is not.
     """
-    parts = name.split("/")
-    if len(name) > MAX_NAME or not all(_PART.fullmatch(part) for part in parts):
+    if not is_name(name):
         raise ValueError(f"{name!r} is no name of an object")
     return name
+
+
+def is_name(name: str) -> bool:
+    """Tell whether an object can have that name, in any store."""
+    return len(name) <= MAX_NAME and all(_PART.fullmatch(part) for part in name.split("/"))

@@ -187,6 +187,15 @@ def test_a_folder_that_somebody_removes_is_made_anew_for_objects_alone(tmp_path:
     assert store.list("") == [StoredObject("data/1/7/b.ftc", 1)]
 
 
+def test_files_that_no_store_writes_are_not_listed(tmp_path: Path) -> None:
+    """NFS keeps a deleted file under such a name while somebody reads it, and desktops add some."""
+    store = DirectoryStore(tmp_path)
+    store.put("beat/a-1", [b"x"])
+    for name in (".nfs00001", ".DS_Store", "a copy", "ü", "a:1"):
+        (tmp_path / "beat" / name).write_bytes(b"y")
+    assert store.list("beat/") == [StoredObject("beat/a-1", 1)]
+
+
 def test_a_name_is_given_once(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path)
     assert [store.put_new("chain/1.rec", data) for data in (b"a", b"b")] == [True, False]
