@@ -26,6 +26,7 @@ from tests.unit.tracker.roster_scenario import SETTINGS, hello, running_with_sto
 MEMBERS = 2
 NBYTES = 2 * MIN_SHARD_BYTES
 WHOLE = (PositionRange(-1, 0, 2),)
+WRITTEN_ANEW = "checkpoint 2 waits, what it lacks is written anew: 0-0 is gone"
 
 
 def marked(version: int, locals_: tuple[int, ...] | None = None, digest: bytes = b"d") -> Marked:
@@ -277,6 +278,32 @@ def test_trouble_is_noted_when_it_begins_and_when_it_is_over() -> None:
         [],
         [("info", "all ranks can write checkpoints again")],
     )
+
+
+def test_objects_that_are_gone_are_written_anew() -> None:
+    """Somebody has deleted them, with others of which the record was there already."""
+    prelude = tuple(
+        ObjectWritten(1, ObjectOrder("prelude"), name, 1, b"", b"d", WHOLE) for name in "pq"
+    )
+    of = versions(prelude=prelude)
+    for rank in range(MEMBERS):
+        mark(of, rank, marked(2))
+    state = write_all(of, advance(of))
+    assert advance(of).put is not None
+    out = Outbox()
+    of.on_missing(2, (state[0].name, "p"), "0-0 is gone", out)
+    assert (of.trouble, out.notes) == ("0-0 is gone", [("warning", WRITTEN_ANEW)])
+    again = advance(of)
+    orders = [(m.orders, m.prelude) for _, m in again.messages if isinstance(m, WriteObjects)]
+    assert sorted(orders, key=len) == [((state[0].order,), WHOLE), ((), WHOLE)]
+    of_prelude = ObjectOrder("prelude")
+    for rank, kind in ((0, state[0].order), (0, of_prelude), (1, of_prelude)):
+        runs = WHOLE if kind.kind == "prelude" else ()
+        of.on_written(rank, ObjectWritten(2, kind, f"new {rank} {kind.kind}", 1, b"", b"d", runs))
+    put = advance(of).put
+    assert put is not None
+    names = {"new 0 state", state[1].name, "new 0 prelude", "new 1 prelude"}
+    assert {each.name for each in put.objects} == names
 
 
 def test_who_is_gone_is_in_no_trouble() -> None:

@@ -118,6 +118,15 @@ class VersionPut:
 
 
 @dataclass(frozen=True, slots=True)
+class ObjectsMissing:
+    """The record of `version` was not put: the store has lost the objects `names`."""
+
+    version: int
+    names: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class FinishedPut:
     """The record of the job's end is in the store's chain."""
 
@@ -218,6 +227,7 @@ Event = (
     | Superseded
     | SeriesPut
     | VersionPut
+    | ObjectsMissing
     | FinishedPut
     | BegunPut
     | PutDelayed
@@ -399,7 +409,7 @@ class JobEnded:
 
 @dataclass(frozen=True, slots=True)
 class PutVersion:
-    """Put the record of a version into the store's chain; then `VersionPut`.
+    """Put the record of a version into the store's chain; then `VersionPut`, or `ObjectsMissing`.
 
     Attributes:
         attempt: number of the attempt.
@@ -549,6 +559,7 @@ __all__ = [
     "Joined",
     "LivenessAsserted",
     "Note",
+    "ObjectsMissing",
     "Overtaken",
     "Persist",
     "PutBegun",

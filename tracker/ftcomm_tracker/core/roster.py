@@ -48,6 +48,7 @@ from ftcomm_tracker.core.events import (
     Joined,
     LivenessAsserted,
     Overtaken,
+    ObjectsMissing,
     PutDelayed,
     Said,
     Send,
@@ -178,6 +179,7 @@ class Roster:
             case (
                 SeriesPut()
                 | VersionPut()
+                | ObjectsMissing()
                 | FinishedPut()
                 | BegunPut()
                 | EpochPut()

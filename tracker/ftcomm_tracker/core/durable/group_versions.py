@@ -16,6 +16,7 @@ from ftcomm_tracker.core.events import (
     EpochPut,
     FinishedPut,
     JobEnded,
+    ObjectsMissing,
     Overtaken,
     PutDelayed,
     SeriesPut,
@@ -57,6 +58,7 @@ def on_store_event(
     group: GroupState,
     event: SeriesPut
     | VersionPut
+    | ObjectsMissing
     | FinishedPut
     | EpochPut
     | BegunPut
@@ -72,6 +74,8 @@ def on_store_event(
         case VersionPut(version):
             group.note_records()
             group.versions.on_put(version, group.now, out)
+        case ObjectsMissing(version, names, reason):
+            group.versions.on_missing(version, names, reason, out)
         case PutDelayed(reason):
             group.versions.on_put_delayed(reason)
         case BegunPut():

@@ -5,7 +5,7 @@ written.  It is complete when the objects hold the whole state, all local states
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from ftcomm.protocol.durable.store_messages import Marked, ObjectOrder, ObjectWritten
 from ftcomm.protocol.field_types import MAX_OBJECT_ORDERS
@@ -58,6 +58,11 @@ class PendingVersion:
             del self._ordered[written.order]
         if written.order.kind == PRELUDE_KIND:
             self._prelude_ordered.pop(rank, None)
+
+    def on_missing(self, names: Collection[str]) -> None:
+        """Objects that were written are in the store no more."""
+        left = self._written.items()
+        self._written = {name: written for name, written in left if name not in names}
 
     def on_failed(self, rank: int, *, holds: bool, until: float) -> None:
         """A member could not write: others are asked first."""

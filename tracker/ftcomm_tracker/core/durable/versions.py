@@ -5,6 +5,7 @@ to say that they hold it; then each is ordered its share.  What a lost member wa
 holder writes.  Nothing here waits for the group: epochs come and go meanwhile.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from ftcomm.protocol.durable.store_messages import (
@@ -157,6 +158,19 @@ class DurableVersions:
         out.messages.append((ALL, VersionDurable(self.attempt, version)))
         out.notes.append(("info", f"checkpoint {version} is durable"))
         out.notes += self.write_trouble.on_put()
+
+    def on_missing(self, version: int, names: Collection[str], reason: str, out: Outbox) -> None:
+        """Objects of `version` are gone, so it has no record: members that hold it write them anew.
+
+        So they do with the prelude's, which an earlier record names.
+        """
+        self._is_recording = False
+        self.trouble = reason
+        if any(written.name in names for written in self._prelude or ()):
+            self._prelude = None
+        self.pending[version].on_missing(names)
+        text = f"checkpoint {version} waits, what it lacks is written anew: {reason}"
+        out.notes.append(("warning", text))
 
     def on_put_delayed(self, reason: str) -> None:
         """The store does not take the record; the driver goes on trying."""

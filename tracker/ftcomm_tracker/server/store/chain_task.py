@@ -54,6 +54,7 @@ from ftcomm_tracker.core.events import (
     EpochPut,
     Event,
     FinishedPut,
+    ObjectsMissing,
     Overtaken,
     PutBegun,
     PutClaim,
@@ -77,6 +78,8 @@ from ftcomm_tracker.server.store.chain_records import facts_of, record_of
 
 # A store that cannot be read when an attempt begins: a restart of its server, not more.
 READ_WITHIN_S = 60.0
+# An object that a host has written may be seen here so much later: an NFS client keeps folders.
+MISSING_FOR_S = 60.0
 # Settings on which the bytes of results depend; the series has the first attempt's.
 BIT_SETTINGS = ("algorithm", "algorithm_table")
 GONE = "its objects were deleted"
@@ -468,10 +471,13 @@ class ChainTask:
     async def _put(self, effect: Put, post: Callable[[Event], None]) -> bool:
         """Put until it is there; False if a later attempt or tracker has come."""
         nonce, failures = secrets.token_bytes(NONCE_BYTES), 0
+        missing_until = trio.current_time() + MISSING_FOR_S
         while True:
+            may_come = trio.current_time() < missing_until
             try:
-                put = trio.to_thread.run_sync(self._append, effect, nonce, abandon_on_cancel=True)
-                done = await put
+                done = await trio.to_thread.run_sync(
+                    self._append, effect, nonce, may_come, abandon_on_cancel=True
+                )
             except OvertakenError as error:
                 post(Overtaken(error.cause, isinstance(error, LaterTrackerError)))
                 return False
@@ -483,18 +489,27 @@ class ChainTask:
                 await trio.sleep(TRACKER_BACKOFF.delay_s(failures))
             else:
                 post(done)
-                if isinstance(effect, PutVersion):
+                if isinstance(done, VersionPut):
                     await trio.to_thread.run_sync(self._delete_old, abandon_on_cancel=True)
                 return True
 
-    def _append(self, effect: Put, nonce: bytes) -> Event:
-        """Put one record; return what the roster hears of it."""
+    def _append(self, effect: Put, nonce: bytes, may_come: bool) -> Event:
+        """Put one record; return what the roster hears of it.
+
+        Raises:
+            MissingObjectError: an object of a version is not here, and `may_come`.
+        """
         match effect:
             case PutSeries():
                 self._append_first(effect)
                 return SeriesPut()
             case PutVersion():
-                self._must_be_here(effect)
+                missing = self._missing(effect)
+                if missing:
+                    why = f"{missing[0]} is not in the tracker's {self._store.url}"
+                    if may_come:
+                        raise MissingObjectError(why)
+                    return ObjectsMissing(effect.version, missing, why)
                 now = int(time.time() * 1e6)
                 self._append_one(record_of(effect, now), nonce)
                 return VersionPut(effect.version)
@@ -540,20 +555,21 @@ class ChainTask:
         attempt, generation = self._durable.attempt, self._generation
         self._chain.append(record, nonce, attempt=attempt, generation=generation)
 
-    def _must_be_here(self, effect: PutVersion) -> None:
-        """See the objects with the tracker's own eyes: a host may have another disk there.
+    def _missing(self, effect: PutVersion) -> tuple[str, ...]:
+        """Look for the objects with the tracker's own eyes: a host may have another disk there.
 
-        Raises:
-            MissingObjectError: one is not in this store.
+        Those of the prelude are in the folder of the version that wrote them, which others name.
         """
-        folder = _folder(effect)
-        listed = {stored.name: stored.nbytes for stored in self._store.list(folder)}
-        for written in effect.objects:
-            if written.name.startswith(folder) and listed.get(written.name, -1) < written.nbytes:
-                raise MissingObjectError(
-                    f"{written.name} is not in the tracker's {self._store.url}",
-                    remedy="give --checkpoint a directory that all hosts share",
-                )
+        names = (written.name for written in effect.objects)
+        folders = {name.rpartition("/")[0] for name in names}
+        listed = {
+            stored.name: stored.nbytes
+            for folder in sorted(folders)
+            for stored in self._store.list(f"{folder}/")
+        }
+        return tuple(
+            each.name for each in effect.objects if listed.get(each.name, -1) < each.nbytes
+        )
 
     def _delete_old(self) -> None:
         """Delete objects, not records, of versions that need not be kept (rule R16)."""
@@ -571,6 +587,6 @@ class ChainTask:
             self._deleted.add(number)
 
 
-def _folder(version: PutVersion | VersionRecord) -> str:
+def _folder(version: VersionRecord) -> str:
     """Folder of the objects of a version; those of the prelude may be elsewhere."""
     return f"data/{version.attempt}/{version.version}/"
