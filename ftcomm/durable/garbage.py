@@ -36,3 +36,16 @@ def garbage(state: ChainState, objects: Iterable[StoredObject], keep: int) -> li
         if each.name in named or overtaken:
             found.append(each)
     return found
+
+
+def not_kept(state: ChainState, keep: int) -> dict[int, list[str]]:
+    """Names of the objects of versions that need not be kept (rule R16), by record, oldest first.
+
+    Without those that kept versions name too.
+    """
+    kept = state.kept(keep)
+    needed = {part.name for number in kept for part in state.versions[number].parts}
+    return {
+        number: [part.name for part in state.versions[number].parts if part.name not in needed]
+        for number in sorted(state.versions.keys() - kept)
+    }

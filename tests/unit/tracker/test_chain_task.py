@@ -75,3 +75,37 @@ async def test_a_version_of_which_an_object_is_gone_is_given_back(
     assert set(delayed) == ({PutDelayed(why)} if patience_s else set())
     newest = [link.record for link in Chain(store).read() if isinstance(link.record, VersionRecord)]
     assert newest == [first]
+
+
+class Counted(DirectoryStore):
+    """A directory that counts what is deleted."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.deleted: list[str] = []
+
+    def delete(self, name: str) -> None:
+        self.deleted.append(name)
+        super().delete(name)
+
+
+@pytest.mark.trio
+async def test_a_restarted_tracker_deletes_only_what_is_there(tmp_path: Path) -> None:
+    """A long job has thousands of versions, and each call to a bucket takes its time."""
+    store = Counted(tmp_path)
+    job = StoredJob(store)
+    job.begin()
+    job.attempt(1)
+    for version in (1, 2, 3, 4):
+        job.version(1, version, {"w": version})
+    for each in store.list("data/1/2/"):
+        store.delete(each.name)
+    chain = ChainTask(store, keep=1, max_attempts=9)
+    await chain.begin(Durable.fresh("new", 2), survivors=False)
+    store.put("data/2/5/state.ftc", [b"state"])
+    store.deleted.clear()
+    version = PutVersion(2, 5, 1, (written("state", "data/2/5/state.ftc"),), 1, b"s" * 16, 1, None)
+    await events_of(chain, version, PutFinished(2, 5))
+    deleted = {name.rpartition("/")[0] for name in store.deleted if name.startswith("data/")}
+    assert deleted == {"data/1/1", "data/1/3", "data/1/4"}
+    assert [each.name for each in store.list("data/")] == ["data/2/5/state.ftc"]

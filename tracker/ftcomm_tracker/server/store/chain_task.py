@@ -18,6 +18,7 @@ from ftcomm.config.backoff import TRACKER_BACKOFF
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.durable.chain import NONCE_BYTES, Chain, LaterTrackerError, OvertakenError
 from ftcomm.durable.chain_state import ChainState, chain_state
+from ftcomm.durable.garbage import DATA, not_kept
 from ftcomm.durable.opening import find_sign, leave_sign, open_store, probe
 from ftcomm.durable.records import (
     AttemptRecord,
@@ -128,7 +129,7 @@ class ChainTask:
         self._chain = Chain(store)
         self._durable = Durable.fresh("", 1)
         self._puts, self._orders = trio.open_memory_channel[Put](MAX_PUTS)
-        self._deleted: set[int] = set()  # records of versions whose objects are gone
+        self._deleted: set[int] | None = None  # records of versions whose objects are gone
         self._generation = 0
         self._leads = False
         self._claim: EpochRecord | None = None  # by which it leads before it has a group
@@ -573,18 +574,18 @@ class ChainTask:
 
     def _delete_old(self) -> None:
         """Delete objects, not records, of versions that need not be kept (rule R16)."""
-        state = self._state()
-        kept = state.kept(self._keep)
-        needed = {part.name for number in kept for part in state.versions[number].parts}
-        for number in sorted(set(state.versions) - kept - self._deleted):
-            try:
-                for part in state.versions[number].parts:
-                    if part.name not in needed:
-                        self._store.delete(part.name)
-            except StoreError as error:
-                log.warning("an old checkpoint cannot be deleted: %s", error.cause)
-                return
-            self._deleted.add(number)
+        old = not_kept(self._state(), self._keep)
+        try:
+            if self._deleted is None:  # one list, and not a call for each of thousands long gone
+                there = {each.name for each in self._store.list(DATA)}
+                old = {number: [n for n in names if n in there] for number, names in old.items()}
+                self._deleted = set()
+            for number in sorted(old.keys() - self._deleted):
+                for name in old[number]:
+                    self._store.delete(name)
+                self._deleted.add(number)
+        except StoreError as error:
+            log.warning("an old checkpoint cannot be deleted: %s", error.cause)
 
 
 def _folder(version: VersionRecord) -> str:
