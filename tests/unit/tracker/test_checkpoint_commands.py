@@ -214,6 +214,25 @@ def test_gc_keeps_an_older_version_in_the_place_of_a_damaged_one(root: Path) -> 
     assert (status, found["damaged"]) == (71, [7])
 
 
+def test_gc_does_not_count_what_was_deleted_by_hand(tmp_path: Path) -> None:
+    """It reads past it to the newest whole version, which must be the one that stays."""
+    root = tmp_path / "store"
+    job = StoredJob(DirectoryStore(root))
+    job.begin()
+    job.attempt(1)
+    for version in (1, 2, 3, 4):
+        job.version(1, version, STATE)
+    for version in (2, 3):
+        shutil.rmtree(root / f"data/1/{version}")
+    (newest, *_) = sorted((root / "data/1/4").glob("state*"))
+    newest.write_bytes(newest.read_bytes()[:-1] + b"?")
+    before = files(root)
+    for keep in ("1", "2"):
+        status, found = document("gc", str(root), "--keep", keep)
+        assert (status, found["damaged"], found["deleted"]) == (71, [6], [])
+    assert files(root) == before
+
+
 def test_gc_keeps_what_may_be_being_written(root: Path) -> None:
     job = StoredJob(DirectoryStore(root))
     unnamed = {

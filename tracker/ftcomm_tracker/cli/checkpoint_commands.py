@@ -189,8 +189,9 @@ async def _gc(url: str, as_json: bool, keep: int, dry_run: bool) -> int:
     store = open_store(url, create=False)
     objects = store.list(DATA)  # before the chain: what is written from now on is not in it
     opened = _read(Chain(store))
-    damaged = _damaged_before(opened, keep, {each.name: each.nbytes for each in objects})
-    deleted = garbage(opened.state, objects, keep + len(damaged))
+    present = {each.name: each.nbytes for each in objects}
+    reach, damaged = _reach_of(opened, keep, present)
+    deleted = garbage(opened.state, objects, reach)
     leftovers = 0
     if not dry_run:
         for each in deleted:
@@ -221,21 +222,28 @@ async def _gc(url: str, as_json: bool, keep: int, dry_run: bool) -> int:
     return DAMAGED if damaged else 0
 
 
-def _damaged_before(opened: OpenedSeries, keep: int, present: dict[str, int]) -> dict[int, str]:
-    """Versions, by record, that are newer than `keep` whole ones and cannot be used, and why."""
+def _reach_of(
+    opened: OpenedSeries, keep: int, present: dict[str, int]
+) -> tuple[int, dict[int, str]]:
+    """Count the newest versions, so that `keep` whole ones are among them if the store has them.
+
+    Returns:
+        their number; and by record those of them that are damaged, and why.
+    """
     damaged: dict[int, str] = {}
-    whole = 0
-    for number in sorted(opened.state.versions, reverse=True):
+    whole = reach = 0
+    for count, number in enumerate(sorted(opened.state.versions, reverse=True), 1):
         if whole == keep:
             break
         if _state_of(opened, number, present) == DELETED:
             continue
+        reach = count
         why, _ = loss_of(opened.store, opened.series.series, opened.state.versions[number])
         if why:
             damaged[number] = why
         else:
             whole += 1
-    return damaged
+    return max(reach, keep), damaged
 
 
 async def _export(url: str, path: Path, number: int | None, as_json: bool) -> int:
