@@ -123,6 +123,27 @@ def test_a_prelude_of_which_a_copy_is_damaged_is_written_anew() -> None:
     assert begun.notes[0][1].startswith("object was changed; there is another copy")
 
 
+def test_an_attempt_that_is_taken_up_names_no_prelude_but_its_own() -> None:
+    """Of another's a copy may be damaged, which nobody has looked for since the beginning."""
+    parents, later, own = (
+        (ObjectWritten(8, ObjectOrder("prelude"), name, 1, b"", b"d"),) for name in "abc"
+    )
+    passed_over = RecordedVersion(5, 1, 9, later)
+    chain = replace(
+        CHAIN,
+        attempts=(*CHAIN.attempts, RecordedAttempt(2, 4, b"2")),
+        versions=(replace(CHAIN.versions[-1], prelude=parents), passed_over),
+    )
+    second = replace(KILLED, job_id="run7.2", attempt=2, restore=4)
+    for versions, expected in ((), None), ((RecordedVersion(7, 2, 9, own),), own):
+        step = start(second).on_chain(replace(chain, versions=(*chain.versions, *versions)))
+        assert isinstance(step, BeginAttempt)
+        assert step.store.prelude == expected
+    first = start(KILLED).on_chain(replace(chain, attempts=CHAIN.attempts))
+    assert isinstance(first, BeginAttempt)
+    assert first.store.prelude == later
+
+
 @pytest.mark.parametrize("resume", ["auto", "require"])
 def test_it_never_begins_anew_where_a_record_may_be_a_version(resume: str) -> None:
     chain = replace(CHAIN, versions=(), damaged=((3, "record 3 was changed"),))

@@ -98,7 +98,9 @@ class ChainFacts:
         parent = next((each.parent for each in self.attempts if each.attempt == attempt), 0)
         own = [each for each in self.versions if attempt == each.attempt or parent == each.record]
         newest = max(own, key=lambda each: each.version, default=None)
-        prelude = self.versions[-1].prelude if self.versions else None
+        # Of the parent's prelude a copy may be damaged: only the attempt's beginning knew of it.
+        has_own = newest is not None and newest.record != parent
+        prelude = newest.prelude if newest is not None and has_own else None
         return StoreFacts(
             attempt,
             PRELUDE if newest is None else newest.version,
