@@ -24,7 +24,10 @@ from ftcomm.durable.container import (
 from ftcomm.durable.directory_store import DirectoryStore
 from ftcomm.durable.store import Buffer, DamagedObjectError, MissingObjectError
 from ftcomm.errors import ConfigError
+from ftcomm.protocol.field_types import MAX_DIMS, MAX_WORLD_SIZE
 from ftcomm.protocol.msgpack_reader import Plain, pack
+from ftcomm.protocol.signature import SIGNATURE_BYTES
+from ftcomm_tracker.core.durable.pending_version import PRELUDE_RESULTS
 
 NAME = "data/1/7/state-3-0-ab.ftc"
 RAW = bytes(range(256)) * 3 + b"end"
@@ -88,6 +91,15 @@ def refused(data: bytes, expected: bytes = b"") -> str:
         read(data, expected)
     assert NAME in error.value.cause
     return error.value.cause
+
+
+def test_the_largest_object_of_a_prelude_has_a_header_that_can_be_read() -> None:
+    digests = bytes(16 * MAX_WORLD_SIZE)
+    shape = (2**31 - 1,) * MAX_DIMS
+    longest = Entry(2**32 - 1, bytes(SIGNATURE_BYTES), 11, shape, 0, 2**40, digests)
+    (start, *_) = container_parts(header("blake2b-128", 0, (longest,) * 2), [], list)
+    (shorter, *_) = container_parts(header("blake2b-128", 0, (longest,)), [], list)
+    assert PRELUDE_RESULTS * (len(start) - len(shorter) + ALIGNMENT) < MAX_HEADER_BYTES
 
 
 def test_an_object_comes_back_as_it_was_written(tmp_path: Path, algorithm: str) -> None:

@@ -15,7 +15,7 @@ from ftcomm.protocol.durable.store_messages import (
     WriteObjects,
 )
 from ftcomm.protocol.position import PositionRange
-from ftcomm_tracker.core.durable.pending_version import MIN_SHARD_BYTES, RETRY_S
+from ftcomm_tracker.core.durable.pending_version import MIN_SHARD_BYTES, PRELUDE_RESULTS, RETRY_S
 from ftcomm_tracker.core.durable.store_facts import StoreFacts
 from ftcomm_tracker.core.durable.versions import ALL, GATHER_S, DurableVersions, Outbox
 from ftcomm_tracker.core.durable_state import Durable
@@ -137,6 +137,27 @@ def test_one_copy_of_the_prelude_is_enough_where_nobody_can_write_another() -> N
     put = advance(of).put
     assert put is not None
     assert [each.prelude for each in put.objects if each.order.kind == "prelude"] == [WHOLE]
+
+
+def test_a_long_prelude_is_in_objects_whose_headers_can_be_read() -> None:
+    of, length = versions(prelude=None), 2 * PRELUDE_RESULTS + 1
+    runs = (PositionRange(-1, 0, length),)
+    for rank in range(MEMBERS):
+        mark(of, rank, replace(marked(1), prelude=runs, prelude_length=length))
+    out, rounds = advance(of), 0
+    while out.put is None:
+        rounds += 1
+        for rank, order in out.messages:
+            assert isinstance(order, WriteObjects)
+            kinds = [*order.orders, *([ObjectOrder("prelude")] if order.prelude else [])]
+            for kind in kinds:
+                held = order.prelude if kind.kind == "prelude" else ()
+                name = f"{rounds}-{rank}-{kind.kind}"
+                of.on_written(rank, ObjectWritten(1, kind, name, 1, b"", b"d", held))
+        out = advance(of)
+    parts = [each.prelude for each in out.put.objects if each.order.kind == "prelude"]
+    sizes = [sum(run.hi - run.lo for run in part) for part in parts]
+    assert (rounds, sizes) == (3, [PRELUDE_RESULTS] * 4 + [1] * 2)
 
 
 def test_the_length_of_the_prelude_is_that_of_the_records_before() -> None:

@@ -19,6 +19,9 @@ MIN_SHARD_BYTES = 8 << 20
 # Of each result of the prelude: all versions of an attempt name its objects, so one damaged object
 # would make all of them useless.
 PRELUDE_COPIES = 2
+# Results in one object: its header has the inputs' digests of all ranks, at most 17 MiB with these,
+# and one above 32 MiB would not be read again.
+PRELUDE_RESULTS = 512
 SHARD_ALIGNMENT = 4096  # a page, so that parts of a mapped state begin on one
 # A member that could not write is ordered again after so long, if no other holds the object.
 RETRY_S = 5.0
@@ -129,7 +132,6 @@ class PendingVersion:
             if holder is not None:
                 found[holder][0].append(ObjectOrder(LOCAL, owner))
         for seqno, count in self._missing_prelude(prelude, ordered=True).items():
-            # A rank that writes one copy is not asked for the other: one object would have both.
             holders = [rank for rank in writers if self._may_write(rank, seqno)]
             for holder in holders[:count]:
                 found[holder][1].append(seqno)
@@ -139,10 +141,10 @@ class PendingVersion:
         self, found: dict[int, Orders]
     ) -> Iterator[tuple[int, tuple[list[ObjectOrder], tuple[PositionRange, ...]]]]:
         for rank, (objects, seqnos) in found.items():
-            objects = objects[:MAX_OBJECT_ORDERS]
+            objects, seqnos = objects[:MAX_OBJECT_ORDERS], seqnos[:PRELUDE_RESULTS]
             self._ordered.update(dict.fromkeys(objects, rank))
             if seqnos:
-                self._prelude_ordered.setdefault(rank, set()).update(seqnos)
+                self._prelude_ordered[rank] = set(seqnos)
             if objects or seqnos:
                 yield rank, (objects, tuple(compress(-1, seqnos, 1)))
 
@@ -239,9 +241,8 @@ class PendingVersion:
         return {seqno: count for seqno, count in missing.items() if count > 0}
 
     def _may_write(self, rank: int, seqno: int) -> bool:
-        """True if a member holds a result, and does not write it already."""
-        is_ordered = seqno in self._prelude_ordered.get(rank, ())
-        return not is_ordered and self._has_result(rank, seqno)
+        """True if a member holds a result, and writes none now: one object follows the other."""
+        return rank not in self._prelude_ordered and self._has_result(rank, seqno)
 
     def _is_held(self, seqno: int) -> bool:
         """True if a connected member holds a result of the prelude."""
