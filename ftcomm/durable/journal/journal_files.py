@@ -41,10 +41,14 @@ class JournalFile:
         self._path = place / f"rank-{header.rank}.v{header.version}.e{header.first_epoch}.ftj"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
         self._file = os.open(self._path, flags, FILE_MODE)
-        start, self._crc = encode_header(header)
-        self._write(start)
-        for each in (place, series, folder):
-            _sync_folder(each)
+        try:
+            start, self._crc = encode_header(header)
+            self._write(start)
+            for each in (place, series, folder):
+                _sync_folder(each)
+        except OSError:
+            self.close()
+            raise
 
     def append(self, records: Iterable[tuple[Head, Buffer]]) -> None:
         """Append records and sync them.

@@ -1,8 +1,12 @@
 """Journals of results: bytes that end anywhere, and the files of a host."""
 
+import errno
 import io
+import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -137,3 +141,26 @@ def test_what_is_of_no_more_use_is_removed(tmp_path: Path) -> None:
     assert [path.exists() for path in (first, old, new)] == [False, False, True]
     remove_series(tmp_path, "run/7")
     assert [path.name for path in tmp_path.iterdir()] == ["other"]
+
+
+def test_a_journal_that_cannot_be_begun_leaves_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk each version tries again, and the process has so many files."""
+    opened: list[int] = []
+
+    def remembered(*arguments: Any, open_file: Callable[..., int] = os.open) -> int:
+        opened.append(open_file(*arguments))
+        return opened[-1]
+
+    def full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "open", remembered)
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match="No space"):
+        JournalFile(tmp_path, HEADER)
+    monkeypatch.undo()
+    (file,) = opened
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(file)
