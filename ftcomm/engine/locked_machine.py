@@ -12,6 +12,7 @@ from ftcomm.execution.data_plane import Turn
 from ftcomm.protocol.messages import Resumed
 from ftcomm.recovery.events import CheckpointMarked
 from ftcomm.recovery.machine import Checkpoint, Completion, NextStep
+from ftcomm.recovery.recent_calls import NO_CALL, Called
 from ftcomm.recovery.result_log import LogEntry
 from ftcomm.state.layout import Packed
 
@@ -58,6 +59,22 @@ class LockedMachine:
                 if condition():
                     return
             self._hub.sleep()
+
+    def await_record(self, version: int, call: Called) -> None:
+        """Return when `version` is durable, for which the user's thread waits in `call`.
+
+        Raises:
+            FtcommError: the error that ends this communicator; the version was given up, perhaps.
+        """
+        durables = self._hub.core.durables
+        with self._hub.lock:
+            found = durables.await_record(version, call, time.monotonic())
+        try:
+            if found is not None:
+                self._control.driver.act(found)
+            self.wait_for(lambda: not durables.awaits_record)
+        finally:  # Ctrl-C too: heartbeats say no more that this rank waits
+            durables.awaited_by = NO_CALL
 
     # --- a result of the log ------------------------------------------------------------------
 

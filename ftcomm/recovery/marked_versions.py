@@ -84,6 +84,7 @@ class MarkedVersions:
         self.awaited = PRELUDE
         self.awaited_by = NO_CALL
         self._awaited_since = 0.0
+        self._given_up = PRELUDE, ""  # the newest, and why
         self.prelude_length = -1
         self.restoring = Restoring()
 
@@ -101,10 +102,15 @@ class MarkedVersions:
         """True while the user's thread waits until a version is durable: the tracker says when."""
         return self.awaited > self.durable
 
-    def await_record(self, version: int, call: Called, now: float) -> None:
-        """Note that the user's thread waits in `call` until `version` is durable."""
+    def await_record(self, version: int, call: Called, now: float) -> FatalFound | None:
+        """Note that the user's thread waits in `call` until `version` is durable.
+
+        Returns:
+            the end of the job if it was given up already; see `on_given_up`.
+        """
         self._awaited_since = now  # first: the control thread looks without the lock
         self.awaited_by, self.awaited = call, version
+        return self._end_of_the_wait()
 
     def waited_s(self, now: float) -> float:
         """Seconds for which the user's thread has waited for a record; 0 if it does not wait."""
@@ -225,6 +231,11 @@ class MarkedVersions:
             any rank that restarts, too; the next attempt goes on from an older record.
         """
         self.held.pop(version, None)
+        self._given_up = max(self._given_up, (version, reason))
+        return self._end_of_the_wait()
+
+    def _end_of_the_wait(self) -> FatalFound | None:
+        version, reason = self._given_up
         if not self.awaits_record or version < self.awaited:
             return None
         return FatalFound("JobLostError", f"checkpoint {version} cannot be made durable: {reason}")

@@ -11,7 +11,7 @@ from ftcomm.engine.runs.replay_check import ReplayCheck
 from ftcomm.execution.data_plane import DataPlane, Turn
 from ftcomm.recovery.events import MismatchSeen
 from ftcomm.recovery.machine import Checkpoint, NextStep
-from ftcomm.recovery.recent_calls import NO_CALL, Called
+from ftcomm.recovery.recent_calls import Called
 from ftcomm.recovery.result_log import LogEntry
 from ftcomm.requests.request import CheckpointPayload
 from ftcomm.state.layout import Packed
@@ -134,12 +134,7 @@ class CheckpointRuns:
         self._hub.keep_deadline(CompleteCall("checkpoint()", call.site, waits))
         self._machine.wait_for(lambda: not durables.must_pack(version - 1))
         if saving.durable:
-            with self._hub.lock:
-                durables.await_record(version, call, time.monotonic())
-            try:
-                self._machine.wait_for(lambda: not durables.awaits_record)
-            finally:  # Ctrl-C too: heartbeats say no more that this rank waits
-                durables.awaited_by = NO_CALL
+            self._machine.await_record(version, call)
 
     # --- loading ----------------------------------------------------------------------------------
 

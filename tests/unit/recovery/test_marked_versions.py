@@ -30,6 +30,7 @@ from ftcomm.recovery.events import (
     CheckpointMarked,
     Detached,
     Effect,
+    FatalFound,
     ObjectFailed,
     ObjectStored,
     ObjectWrite,
@@ -245,3 +246,15 @@ def test_a_record_that_will_not_come_ends_the_job_of_who_waits_for_it() -> None:
     said = [sent(hear(core, given_up)) for core in (waiting, going_on)]
     cause = "checkpoint 1 cannot be made durable: the local state of rank 1 is held by no member"
     assert said == [[FatalReport(1, at(1, 0), "JobLostError", cause)], []]
+
+
+def test_a_record_that_was_given_up_before_its_wait_began_ends_the_job_too() -> None:
+    """Each rank may have packed an older version meanwhile, and none would wait when it is told."""
+    core = loaded()
+    commit(core)
+    hear(core, VersionGivenUp(1, "the ranks have packed different states"))
+    cause = "checkpoint 1 cannot be made durable: the ranks have packed different states"
+    call = Called(SIG, "t.py:8")
+    assert core.durables.await_record(1, call, now=2.0) == FatalFound("JobLostError", cause)
+    commit(core)
+    assert core.durables.await_record(2, call, now=3.0) is None

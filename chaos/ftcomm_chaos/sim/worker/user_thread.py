@@ -266,7 +266,9 @@ def _checkpoint(process: "SimulatedProcess", state: int, local: int) -> Thread:
     while core.durables.must_pack(version - 1):
         yield from _unless_over(process)
     if version in process.sim.durable_versions:
-        core.durables.awaited = version
+        found = core.durables.await_record(version, NO_CALL, process.world.now)
+        if found is not None:
+            process.hear(found)
         while core.durables.awaits_record:
             yield from _unless_over(process)
     if process.kept is not None:
