@@ -347,7 +347,8 @@ class RequestQueue:
             raise _used_twice()
 
     def _block_if_idle(self) -> None:
-        if self._guard.lock.is_lent and self._is_idle():
+        """Behind the end it stays lent: a call that had looked before would use what is closed."""
+        if self._guard.lock.is_lent and self._is_idle() and not self._is_over:
             self._guard.lock.release()
 
     def _forget_failure(self) -> None:

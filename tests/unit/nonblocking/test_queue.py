@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -310,6 +311,16 @@ def test_a_call_that_waits_for_a_users_function_is_released_at_the_end(
     [raised] = in_thread(line.guard.__enter__)
     assert isinstance(raised, ClosedError)
     ends.join()
+
+
+def test_a_call_that_had_looked_before_the_end_does_not_get_the_engine_behind_it(
+    line: Line,
+) -> None:
+    """What it would use is closed by then."""
+    handle, door = line.blocked()
+    line.queue.end(door.set, lambda: line.ended.append("finish"))
+    assert (handle.wait(), line.ended) == ("went through", ["finish"])
+    assert not line.guard.try_take(sys._getframe())
 
 
 def test_an_end_without_any_nonblocking_call_is_immediate(line: Line) -> None:
