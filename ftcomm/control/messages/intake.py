@@ -138,22 +138,23 @@ class Intake:
 
     def read_until(self, awaiting: Awaiting) -> None:
         """Read until `awaiting` is over, or the link; at once if another thread reads."""
-        with self._lock:
-            if self._is_over or self._has_reader or self.lost is not None:
-                return
-            was_hot, self._has_reader = self._is_hot, True
+        is_reader = False
         try:
+            with self._lock:
+                if self._is_over or self._has_reader or self.lost is not None:
+                    return
+                was_hot = self._is_hot
+                self._has_reader = is_reader = True  # in one step for Ctrl-C: nothing is called
             if not was_hot:  # what the control thread waits for may have come when this one leaves
                 self._wake_control()
             self._read_until(awaiting)
         finally:
-            self._leave()
-
-    def _leave(self) -> None:
-        with self._lock:
-            self._has_reader, self._read_at = False, time.monotonic()
-            if self._is_over:
-                self._close()
+            if is_reader:
+                with self._lock:
+                    self._has_reader = False  # first: what is called may be cut short
+                    if self._is_over:
+                        self._close()
+                    self._read_at = time.monotonic()
 
     def _read_until(self, awaiting: Awaiting) -> None:
         spins = 0

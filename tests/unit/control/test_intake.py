@@ -26,6 +26,7 @@ from ftcomm.transport.checksum_link import CheckedLink
 from ftcomm.transport.link import Link as AnyLink
 from ftcomm.transport.socket_link import SocketLink
 from ftcomm.transport.waker import Waker
+from tests.helpers.interrupts import BY_SIGNAL, interrupted, places
 from tests.unit.transport.linked import linked
 
 pytestmark = pytest.mark.trio
@@ -260,6 +261,23 @@ async def test_a_link_on_which_reading_was_interrupted_is_given_up(link: Link) -
     with pytest.raises(OSError, match="reading was interrupted"), trio.fail_after(10.0):
         await link.intake.keep_reading(600.0, trio.lowlevel.checkpoint)
     assert link.taken == []
+
+
+async def test_a_reader_that_is_cut_short_leaves_the_link_to_others() -> None:
+    """Else it is read by looks alone, without a bound, and its descriptors are never closed."""
+    for number in places():
+        near, far = socket.socketpair()
+        with far:
+            link = Link(SocketLink(near, 1))
+            link.waits_for = 1
+            far.sendall(message(1))
+            read = partial(link.intake.read_until, link.awaited)
+            has_come = interrupted(read, number, intake, where=BY_SIGNAL)
+            link.intake.end()
+        assert link.intake._waker.fd < 0
+        if not has_come:
+            break
+    assert number > 10
 
 
 async def test_a_record_that_comes_slowly_is_no_silence(
