@@ -224,6 +224,8 @@ class PostedReceives:
             out = waiting[0].out
             if out is None or out.dtype != dtype or out.shape != shape:
                 return None
+            if not out.flags.writeable:  # the user has changed that meanwhile: `done` is told
+                return None
             waiting[0].has_taken = True
             return out.reshape(-1).view(np.uint8)
 

@@ -17,7 +17,7 @@ from ftcomm.control.messages.posted_receives import PostedReceive, PostedReceive
 from ftcomm.errors import ClosedError, JobLostError
 from ftcomm.memory.message_value import MessageValue
 from ftcomm.memory.pool import LoggedResult
-from ftcomm.protocol.link_messages import Content
+from ftcomm.protocol.link_messages import Content, MessageItem
 from ftcomm.protocol.messages import FatalDecision, Revoke
 from ftcomm.recovery.events import AskForMessages, MessagesWanted
 from ftcomm.recovery.machine import WorkerMachine
@@ -244,6 +244,17 @@ def test_a_source_is_read_ahead_so_far_and_on_where_somebody_waits(receives: Rec
     receives.posted.cancel(receive)
     receives.post([], tag=b"other")
     assert receives.posted.may_read(1, 16)
+
+
+def test_a_place_that_was_made_read_only_meanwhile_is_not_read_into(receives: Receives) -> None:
+    """Who reads the link would fail, which may be the control thread."""
+    out = np.empty(3)
+    receives.post([], out=out)
+    item = MessageItem(0, TAG, 1, bytes(16), Content.ARRAY, 0, out.shape, out.nbytes)
+    place_for = functools.partial(receives.posted.place_for, 1, item, out.dtype)
+    assert place_for() is not None
+    out.flags.writeable = False
+    assert place_for() is None
 
 
 def test_what_was_read_ahead_is_forgotten_with_its_version(receives: Receives) -> None:
