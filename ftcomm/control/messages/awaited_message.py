@@ -38,10 +38,11 @@ class AwaitedMessage:
             self._waker = waker
 
     def take(self, value: MessageValue | None, error: BaseException | None) -> None:
-        """Give the thread what it waits for, once."""
-        self.value, self.error = value, error
-        self.is_over = True
-        self._sleeping.release()
+        """Give the thread what it waits for; the same again changes nothing."""
+        if not self.is_over:
+            self.value, self.error = value, error
+            self.is_over = True
+            self._sleeping.release()
         with self._lock:
             if self._waker is not None:
                 self._waker.set()

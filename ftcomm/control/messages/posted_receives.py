@@ -7,9 +7,8 @@ machine's lock, by the thread that posts where it is here already, else by the o
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -35,7 +34,8 @@ class PostedReceive:
         site: the user's line.
         limit: of the call's time; None for no limit.
         check: told the message before it is taken; raises where it does not fit.
-        done: told the message or the error, once, under no lock.
+        done: told the message or the error, under no lock; once, or anew where Ctrl-C has cut it
+            short, perhaps just behind its end.
         since: monotonic time at which a thread began to wait for it; None while none does.
         out: where the user wants the message, if it can be received there: contiguous.
         is_probe: the message stays.
@@ -55,13 +55,8 @@ class PostedReceive:
     has_taken: bool = False
 
 
-class _Ended(NamedTuple):
-    receive: PostedReceive
-    value: MessageValue | None
-    error: BaseException | None
-
-    def tell(self) -> None:
-        self.receive.done(self.value, self.error)
+# A receive that ends, and what it is told.
+_Ended = tuple[PostedReceive, MessageValue | None, BaseException | None]
 
 
 class PostedReceives:
@@ -85,78 +80,106 @@ class PostedReceives:
         Returns:
             True if its source may have to be asked: the caller says `MessagesWanted`.
         """
-        stream = (receive.source, receive.tag)
-        with self._lock:
-            self._streams.setdefault(stream, deque()).append(receive)
-            ended = list(self._served(stream))
-            asks = stream in self._streams and self._core.messages.must_ask(receive.source)
-        self._tell(ended)
+        stream, ended = (receive.source, receive.tag), list[_Ended]()
+        try:
+            with self._lock:
+                waiting = self._streams.get(stream)
+                if waiting is None:
+                    self._streams[stream] = deque([receive])
+                else:
+                    waiting.append(receive)
+                self._serve(stream, ended)
+                asks = stream in self._streams and self._core.messages.must_ask(receive.source)
+            self._tell(ended)
+        except BaseException:
+            self._tell(ended)
+            raise
         self.on_taken()
         return asks
 
     def arrived(self, source: int, tag: bytes) -> None:
         """A message has come: serve who waits for it, on this thread."""
-        stream = (source, tag)
-        with self._lock:
-            ended = list(self._served(stream)) if stream in self._streams else []
-        self._tell(ended)
+        stream, ended = (source, tag), list[_Ended]()
+        try:
+            with self._lock:
+                if stream in self._streams:
+                    self._serve(stream, ended)
+            self._tell(ended)
+        except BaseException:  # Ctrl-C: this thread reads for others too
+            self._tell(ended)
+            raise
 
     def look(self, ask: Callable[[int], None]) -> None:
         """Something has changed: serve whom it allows, and `ask` sources not asked yet."""
         if not (self._streams or self._awaiting):
             return
+        self._serve_all()
         with self._lock:
-            if self._error is not None or self._core.view.error is not None:
-                self._tell_end()
-            ended = [end for stream in list(self._streams) for end in self._served(stream)]
             sources = {source for source, _ in self._streams}
             wanted = [s for s in sorted(sources) if self._core.messages.must_ask(s)]
-        self._tell(ended)
         for source in wanted:
             ask(source)
 
     def _tell(self, ended: list[_Ended]) -> None:
-        told = 0
+        """Tell all of them; to be called again where Ctrl-C has cut it short."""
+        if not ended:
+            return
         try:
-            for end in ended:
-                told += 1
-                end.tell()
-        except BaseException:  # Ctrl-C, on a thread that reads for others too
-            self._tell(ended[told:])
+            while ended:
+                receive, value, error = ended[0]
+                receive.done(value, error)
+                del ended[0]
+        except Exception:
+            del ended[0]
+            self._tell(ended)
             raise
-        if ended:
-            self.on_taken()
+        self.on_taken()
 
-    def _served(self, stream: StreamName) -> Iterator[_Ended]:
-        """Under the lock: the receives of a stream that end now."""
+    def _serve_all(self) -> None:
+        ended: list[_Ended] = []
+        try:
+            with self._lock:
+                if self._error is not None or self._core.view.error is not None:
+                    self._tell_end()
+                for stream in list(self._streams):
+                    self._serve(stream, ended)
+            self._tell(ended)
+        except BaseException:
+            self._tell(ended)
+            raise
+
+    def _serve(self, stream: StreamName, ended: list[_Ended]) -> None:
+        """Under the lock: add the receives of a stream that end now, which has some, to `ended`.
+
+        Once a message is taken nothing is called until its receive is there: Ctrl-C loses none.
+        """
         waiting = self._streams[stream]
-        while waiting:
-            end = self._end_of(waiting[0])
-            if end is None:
+        while (end := self._end_of(waiting[0])) is not None:
+            del waiting[0]
+            ended += [end]
+            if not waiting:
+                del self._streams[stream]
                 return
-            waiting.popleft()
-            yield end
-        del self._streams[stream]
 
     def _end_of(self, receive: PostedReceive) -> _Ended | None:
         messages, error = self._core.messages, self._core.view.error or self._error
         if error is not None:
-            return _Ended(receive, None, error)
+            return receive, None, error
         value: MessageValue | None = messages.waiting(receive.source, receive.tag)
         if value is None:
             return None
         try:
             receive.check(value)
         except Exception as mistake:  # noqa: BLE001 - the user's: the message stays for another one
-            return _Ended(receive, None, mistake)
+            return receive, None, mistake
         if receive.is_probe:
-            return _Ended(receive, value, None)
+            return receive, value, None
         comes_into_out, receive.has_taken = receive.has_taken, True  # before: see `cancel`
         outcome, _ = messages.receive(receive.source, receive.tag, time.monotonic())
         if outcome is not Completion.DONE:
             receive.has_taken = comes_into_out
             return None
-        return _Ended(receive, value, None)
+        return receive, value, None
 
     def cancel(self, receive: PostedReceive) -> bool:
         """Take a receive back; False if its message was taken for it, or is being taken.
@@ -165,10 +188,11 @@ class PostedReceives:
         """
         stream = (receive.source, receive.tag)
         with self._lock:
-            if receive in self._streams.get(stream, ()):
+            waiting = self._streams.get(stream, ())
+            if receive in waiting and len(waiting) > 1:
                 self._streams[stream].remove(receive)
-                if not self._streams[stream]:
-                    del self._streams[stream]
+            elif receive in waiting:
+                del self._streams[stream]
             return not receive.has_taken
 
     def await_end(self) -> FtcommError:
@@ -191,9 +215,7 @@ class PostedReceives:
         """The communicator has ended: each receive raises `error`."""
         with self._lock:
             self._error = error
-            self._tell_end()
-            ended = [end for stream in list(self._streams) for end in self._served(stream)]
-        self._tell(ended)
+        self._serve_all()
 
     @property
     def has_ended(self) -> bool:

@@ -51,9 +51,10 @@ class Inbox:
             found = self._streams[stream] = _Arrived()
         if number != found.arrived.number + 1:
             return False
-        found.arrived = behind(found.arrived, digest)
-        found.waiting.append((found.arrived, value, nbytes))
-        self._held[stream.source] = self.held(stream.source) + nbytes
+        arrived, held = behind(found.arrived, digest), self.held(stream.source) + nbytes
+        # From here on only the last step calls anything: Ctrl-C comes before all this, or behind.
+        found.arrived, self._held[stream.source] = arrived, held
+        found.waiting.append((arrived, value, nbytes))
         return True
 
     def _check_tags(self, source: int) -> None:
@@ -85,9 +86,12 @@ class Inbox:
     def take(self, stream: Stream) -> Any:
         """Give the next message of `stream`, which waits here, to the user."""
         found = self._streams[stream]
-        found.taken, value, nbytes = found.waiting.popleft()
-        self._held[stream.source] -= nbytes
-        self.balance = (self.balance + weight(stream, found.taken)) % MODULUS
+        taken, value, nbytes = found.waiting[0]
+        balance = (self.balance + weight(stream, taken)) % MODULUS
+        held = self.held(stream.source) - nbytes
+        # From here on nothing is called: Ctrl-C comes before all this, or behind.
+        found.taken, self.balance, self._held[stream.source] = taken, balance, held
+        del found.waiting[0]
         return value
 
     def sources(self) -> set[int]:

@@ -77,11 +77,11 @@ class MessageExchange:
         """Begin the version that the position is in: what belongs to an older one is not needed."""
         version = self._progress.position.version
         if version != self._version:
-            self._version = version
             self._released += self._sent.commit()
             self._inbox.commit()
             self._waits_since.clear()
             self._asked = set()
+            self._version = version  # last: Ctrl-C before it lets the next one begin again
             early, self._early = self._early, {}
             for destination, (claimed, marks) in early.items():
                 self._claim(destination, claimed, marks)

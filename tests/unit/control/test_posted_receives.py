@@ -6,13 +6,15 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from ftcomm.config.deadline import Limit
-from ftcomm.control.messages import posted_receives
+from ftcomm.control.messages import awaited_message, posted_receives
+from ftcomm.control.messages.awaited_message import AwaitedMessage
 from ftcomm.control.messages.posted_receives import PostedReceive, PostedReceives
 from ftcomm.errors import ClosedError, JobLostError
 from ftcomm.memory.message_value import MessageValue
@@ -23,7 +25,7 @@ from ftcomm.recovery.events import AskForMessages, MessagesWanted
 from ftcomm.recovery.machine import WorkerMachine
 from ftcomm.recovery.messages import inbox, message_exchange
 from ftcomm.recovery.messages.message_exchange import MessageArrived
-from tests.helpers.interrupts import BY_SIGNAL, interrupted
+from tests.helpers.interrupts import BY_SIGNAL, interrupted, places
 from tests.unit.recovery.test_messages import checkpoint, loaded
 from tests.unit.recovery.worker_scenario import at, hear, plan
 
@@ -278,3 +280,35 @@ def test_a_receive_that_ctrl_c_ends_is_taken_back_with_its_message_or_not_at_all
         outcomes.add((was_taken_back, receives.core.messages.waiting(1, TAG) is not None))
     assert (True, False) not in outcomes
     assert {(True, True), (False, False)} <= outcomes
+
+
+def test_a_receive_that_ctrl_c_finds_being_served_gets_its_message_all_the_same() -> None:
+    """The main thread reads for others, who would wait for ever, or get the message behind."""
+    modules = posted_receives, awaited_message, inbox, message_exchange
+    for number in places():
+        receives, awaited, told = Receives(), AwaitedMessage(), list[Any]()
+        receives.posted.post(replace(receives.posted_by([]), done=awaited.take))
+        receives.arrive(1.0)
+        serve = functools.partial(receives.posted.arrived, 1, TAG)
+        if not interrupted(serve, number, *modules, where=BY_SIGNAL):
+            break
+        receives.look()
+        receives.arrive(2.0)
+        receives.post(told)
+        assert awaited.value is not None
+        assert (awaited.value.stored.flat.tolist(), told) == ([1.0], [[2.0]])
+        assert receives.posted.first() is None
+    assert number > 20
+
+
+def test_all_are_told_though_one_cannot_be(receives: Receives) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("there is no thread for it")
+
+    told: list[Any] = []
+    for _ in range(2):
+        receives.posted.post(replace(receives.posted_by([]), done=refuse))
+    receives.post(told)
+    with pytest.raises(RuntimeError, match="no thread for it"):
+        receives.posted.end(ClosedError("it ended"))
+    assert [type(error) for error in told] == [ClosedError]
