@@ -93,8 +93,7 @@ def sendrecv(
     calls = self._messages
     message = calls.array(x, to, send_tag, copy=copy)
     receive = calls.receive(source, recv_tag, like, out, deadline)
-    calls.send(message)
-    return calls.wait(receive)
+    return calls.exchange(message, receive)
 
 
 def probe(

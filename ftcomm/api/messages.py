@@ -164,6 +164,8 @@ class MessageCalls:
         session, began = self._session, time.perf_counter()
         try:
             self._port.send(message)
+            nbytes = message.elements.nbytes
+            session.call_stats.add(Kind.SEND, nbytes, time.perf_counter() - began)
         except FtcommError as error:
             session.guard.heed(error)
             raise
@@ -171,8 +173,19 @@ class MessageCalls:
             if message.has_place:  # Ctrl-C: it would be sent again
                 session.give_up(error)
             raise
-        nbytes = message.elements.nbytes
-        session.call_stats.add(Kind.SEND, nbytes, time.perf_counter() - began)
+
+    def exchange(self, message: MessageToSend, asked: Receive) -> Any:
+        """Send and receive; see both.
+
+        Ctrl-C in the second half, too, would have the script send the message again.
+        """
+        self.send(message)
+        try:
+            return self.wait(asked)
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                self._session.give_up(error)
+            raise
 
     def wait(self, asked: Receive) -> Any:
         """Receive, and return the user's result.
@@ -186,23 +199,19 @@ class MessageCalls:
         try:
             self._port.post(posted)
             self._port.wait(posted, awaited)
-        except BaseException as error:  # Ctrl-C
-            self.take_back(posted, error)
-            raise
-        if awaited.error is not None:
-            self.heed(awaited.error)
-            raise awaited.error
-        self._port.note_received()
-        assert awaited.value is not None, "it has come, or an error"
-        try:
-            return asked.finish(awaited.value)
+            if awaited.error is None:
+                self._port.note_received()
+                assert awaited.value is not None, "it has come, or an error"
+                return asked.finish(awaited.value)
         except BaseException as error:
-            if not isinstance(error, Exception):  # Ctrl-C, and no error of a user's `from_state`
+            if not (awaited.is_over and isinstance(error, Exception)):  # of a user's `from_state`
                 self.take_back(posted, error)
             raise
+        self.heed(awaited.error)
+        raise awaited.error
 
-    def post(self, asked: Receive, done: Done) -> PostedReceive:
-        """Begin to receive; `done` is called with the message or the error, on any thread.
+    def posted(self, asked: Receive, done: Done) -> PostedReceive:
+        """A receive to be given to `post`; `done` is told of the message or error, on any thread.
 
         The caller makes the user's result of it, by `asked.finish`.
         """
@@ -212,10 +221,12 @@ class MessageCalls:
             if error is None:
                 self._port.note_received()
 
-        posted = self._posted(asked, end)
+        return self._posted(asked, end)
+
+    def post(self, posted: PostedReceive) -> None:
+        """Begin to receive.  Who is cut short in here takes it back: it may be under way."""
         self._port.post(posted)
         self._port.cool()
-        return posted
 
     def wait_elsewhere(self) -> None:
         """A thread is about to wait for a receive that was begun: it does not read itself."""

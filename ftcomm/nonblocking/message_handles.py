@@ -32,10 +32,11 @@ class MessageHandles:
 
     def send(self, message: MessageToSend) -> Handle[None]:
         """Send; the handle is done, since the log has the message."""
-        self.calls.send(message)
         call: QueuedCall[None] = QueuedCall(_nothing, "isend")
         call.succeed(None)
-        return Handle(call, self)
+        handle = Handle(call, self)
+        self.calls.send(message)  # last: Ctrl-C behind it finds a caller that has the handle
+        return handle
 
     def receive(self, asked: Receive) -> Handle[Any]:
         """Begin to receive; the handle is done when the message is here."""
@@ -50,13 +51,12 @@ class MessageHandles:
             if callbacks:
                 self._callbacks.put(callbacks)
 
-        posted = None
+        posted = self.calls.posted(asked, done)
         try:
-            posted = self.calls.post(asked, done)
+            self.calls.post(posted)
             return Handle(call, self)
         except BaseException as error:  # Ctrl-C: the script has no handle, and would call again
-            if posted is not None:
-                self.calls.take_back(posted, error)
+            self.calls.take_back(posted, error)
             raise
 
     # --- what a handle asks for -----------------------------------------------------------------

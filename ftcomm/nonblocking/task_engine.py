@@ -262,7 +262,7 @@ class TaskEngine:
             self._queue.look_again()  # a collective may be due
 
         def run() -> None:
-            messages.post(asked, done)
+            messages.post(messages.posted(asked, done))
 
         task.function = run
         self._push_message(("of", asked.source, packed_tag(tag)), [], [place], run, task)

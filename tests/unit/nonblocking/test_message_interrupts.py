@@ -1,0 +1,158 @@
+"""Ctrl-C at every place of a send and a receive: it may be made again, or this process has left."""
+
+import itertools
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ftcomm.api import message_forms, messages, session
+from ftcomm.api.messages import MessageCalls
+from ftcomm.control.messages import awaited_message, posted_receives
+from ftcomm.control.messages.posted_receives import PostedReceives
+from ftcomm.engine import message_port
+from ftcomm.engine.message_port import MessagePort
+from ftcomm.memory.message_value import MessageValue
+from ftcomm.memory.pool import LoggedResult, Pool
+from ftcomm.nonblocking import handle, message_handles
+from ftcomm.nonblocking import message_forms as nonblocking_forms
+from ftcomm.nonblocking.callbacks import Callbacks
+from ftcomm.nonblocking.message_handles import MessageHandles
+from ftcomm.protocol.link_messages import Content
+from ftcomm.recovery.messages import inbox, message_exchange, sent_log
+from ftcomm.recovery.messages.message_exchange import MessageArrived
+from ftcomm.requests.message_request import packed_tag
+from tests.helpers.interrupts import BY_SIGNAL, interrupted, places
+from tests.unit.recovery.test_messages import loaded
+
+PATH = (messages, message_forms, nonblocking_forms, message_handles, handle, message_port)
+PATH += (posted_receives, awaited_message, inbox, message_exchange, sent_log, session)
+Call = Callable[["Rank"], Any]
+
+
+class Rank:
+    """Rank 0, without links: what it sends stays in its log, and messages of rank 1 arrive."""
+
+    def __init__(self) -> None:
+        self.core = core = loaded()
+        core.contact.confirm_after = float("inf")
+        lock = threading.Lock()
+        self.left_by: list[BaseException] = []
+        hub: Any = SimpleNamespace(
+            core=core,
+            lock=lock,
+            messages_move=threading.Condition(lock),
+            receives=PostedReceives(core, lock),
+            settings=SimpleNamespace(log_limit=1 << 30),
+            pool=Pool(),
+            feeds={},
+            intakes={},
+            faults=None,
+        )
+        driver = SimpleNamespace(
+            act=lambda event: core.handle(event, now=0.0),
+            message_news=SimpleNamespace(note=lambda: None),
+        )
+        self.receives: PostedReceives = hub.receives
+        control: Any = SimpleNamespace(driver=driver)
+        engine = SimpleNamespace(
+            position=core.progress.position,
+            rank=0,
+            world_size=2,
+            messages=MessagePort(hub, control),
+        )
+        owner: Any = SimpleNamespace(
+            engine=engine,
+            guard=SimpleNamespace(is_inherited=False, is_closed=False),
+            call_stats=session.CallStats(),
+            limit_of=lambda _: None,
+            give_up=self.left_by.append,
+        )
+        self._messages = MessageCalls(owner)
+        self._message_handles = MessageHandles(self._messages, Callbacks(()))
+        self.numbers = itertools.count(1)
+
+    def arrive(self, *content: float) -> None:
+        flat = np.array(content)
+        value = MessageValue(LoggedResult(flat, flat.shape), Content.ARRAY)
+        place = self.core.view.epoch, 1, 0, packed_tag(0), next(self.numbers)
+        assert self.core.messages.arrive(MessageArrived(*place, bytes(16), value))
+        self.receives.arrived(1, packed_tag(0))
+
+    @property
+    def sent(self) -> int:
+        return self.core.messages.totals(1)[0].number
+
+
+def send(rank: Rank) -> None:
+    message_forms.send(rank, np.ones(3), 1)
+
+
+def isend(rank: Rank) -> None:
+    nonblocking_forms.isend(rank, np.ones(3), 1)
+
+
+def sendrecv(rank: Rank) -> None:
+    message_forms.sendrecv(rank, np.ones(3), 1, 1)
+
+
+def recv(rank: Rank) -> list[float]:
+    assert rank.core.messages.waiting(1, packed_tag(0)) is not None, "or it would wait for ever"
+    got: Any = message_forms.recv(rank, 1)
+    return list(got)
+
+
+def begin(rank: Rank) -> Any:
+    return nonblocking_forms.irecv(rank, 1)
+
+
+def irecv(rank: Rank) -> list[float]:
+    return list(begin(rank).wait(0.0))
+
+
+@pytest.mark.parametrize("call", [send, isend, sendrecv])
+def test_a_send_that_is_cut_short_has_sent_nothing_or_this_process_leaves(call: Call) -> None:
+    """The script would send it again, and its receiver would take the copy for the next one."""
+    seen: set[tuple[int, bool]] = set()
+    for number in places():
+        rank = Rank()
+        rank.arrive(1.0)
+        if not interrupted(lambda r=rank: call(r), number, *PATH, where=BY_SIGNAL):
+            break
+        seen.add((rank.sent, bool(rank.left_by)))
+    assert seen >= {(0, False), (1, True)}
+    assert (1, False) not in seen
+
+
+@pytest.mark.parametrize("call", [recv, begin])
+@pytest.mark.parametrize("again", [recv, irecv])
+def test_a_receive_that_is_cut_short_can_be_made_again_or_this_process_leaves(
+    call: Call, again: Call
+) -> None:
+    """A script that goes on would else get the next message for this one."""
+    gone_on = left = 0
+    for number in places():
+        rank = Rank()
+        rank.arrive(1.0)
+        if not interrupted(lambda r=rank: call(r), number, *PATH, where=BY_SIGNAL):
+            break
+        rank.arrive(2.0)
+        if rank.left_by:
+            left += 1
+        else:
+            gone_on += 1
+            assert (again(rank), again(rank)) == ([1.0], [2.0])
+    assert min(gone_on, left) > 0
+
+
+def test_a_receive_that_is_cut_short_before_its_message_comes_does_not_take_it() -> None:
+    for number in places():
+        rank = Rank()
+        if not interrupted(lambda r=rank: begin(r), number, *PATH, where=BY_SIGNAL):
+            break
+        rank.arrive(1.0)
+        assert rank.left_by or recv(rank) == [1.0]
+    assert number > 20
