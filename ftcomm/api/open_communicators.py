@@ -68,11 +68,13 @@ class OpenCommunicators:
     """The places of one process.
 
     Attributes:
-        newest: the communicator that was opened last, open or not; None before the first.
+        newest: the communicator that was opened last, open or not, of the job that `follow` has
+            named; None before the first.
     """
 
     def __init__(self) -> None:
         self.newest: OpenCommunicator | None = None
+        self._followed: frozenset[tuple[str, int]] = frozenset()
         self._places: dict[Owner, Place] = {}
         self._lock = threading.Lock()
 
@@ -96,7 +98,7 @@ class OpenCommunicators:
         finally:
             if place.communicator is None:
                 self._give_back(owner)
-            else:
+            elif place.routes & self._followed:
                 self.newest = place.communicator
 
     def claim(self, place: Place, worker_id: str, routes: Routes) -> None:
@@ -114,6 +116,10 @@ class OpenCommunicators:
                         remedy="give each thread its own: init(job=..., worker_id=...)",
                     )
             place.worker_id, place.routes = worker_id, wanted
+
+    def follow(self, routes: Routes) -> None:
+        """Have `newest` tell of the job at `routes`; a script may open others beside it."""
+        self.newest, self._followed = None, frozenset(routes)
 
     def usable(self) -> list[OpenCommunicator]:
         """Those on which calls may be made."""

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 import ftcomm
+from ftcomm.testing import local_group
 
 
 class DataError(Exception):
@@ -90,3 +91,14 @@ def never_join() -> int:
 def shown(name: str) -> str | None:
     with ftcomm.init():
         return os.environ.get(name)
+
+
+def open_others() -> int:
+    """A rank; other communicators are opened and closed beside that of the job."""
+    comm = ftcomm.init()
+    with local_group(2) as group:
+        group.run(lambda other: other.barrier())
+    with ftcomm.init("none", job="alone") as alone:
+        alone.barrier()
+    comm.barrier()
+    return comm.rank

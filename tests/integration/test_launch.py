@@ -76,6 +76,10 @@ def test_after_a_kill_the_results_are_the_same(
     assert capsys.readouterr().err.count("worker 1 was killed by SIGKILL") == 1
 
 
+def test_the_rank_of_a_result_is_that_of_the_job_whatever_else_is_opened(launch: Launch) -> None:
+    assert launch(launched.open_others, 2, max_restarts=0) == [0, 1]
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_result_is_kept_before_the_close_that_launch_makes(
     launch: Launch, tmp_path: Path, when: str

@@ -37,7 +37,9 @@ def main(path: str) -> None:
     """Do one process's work in the folder `path`."""
     use_exit_codes()
     folder = LaunchFolder(Path(path))
-    worker_id = WorkerOptions.load().worker_id or ""
+    options = WorkerOptions.load()
+    worker_id = options.worker_id or ""
+    COMMUNICATORS.follow(options.routes or ())
     folder.remove_report(worker_id)
     try:
         _call(folder, worker_id)
