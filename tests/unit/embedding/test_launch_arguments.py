@@ -1,8 +1,11 @@
 """Refusals of `launch` and `Tracker` before anything is started, and the parts of a launch."""
 
 import functools
+import json
 import operator
+import sys
 import threading
+import types
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +129,42 @@ def test_content_keeps_the_name_of_its_file() -> None:
     pytest.importorskip("cloudpickle", reason="cloudpickle is not installed")
     function = pickled.load(pickled.dump(lambda: 1))
     assert (function(), function.__code__.co_filename) == (1, __file__)
+
+
+@pytest.fixture
+def only_here(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A function of a module that workers cannot import."""
+    module = types.ModuleType("only_in_this_process")
+    exec("def name(*given): return 'here'", module.__dict__)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return module
+
+
+def test_modules_that_the_user_sends_by_content_stay_so(only_here: Any) -> None:
+    cloudpickle = pytest.importorskip("cloudpickle", reason="cloudpickle is not installed")
+    cloudpickle.register_pickle_by_value(only_here)
+    pickled.dump_call(only_here.name, (), {})
+    cloudpickle.unregister_pickle_by_value(only_here)  # refused if it is not registered
+
+
+def test_launches_of_two_threads_send_one_module_by_content(only_here: Any) -> None:
+    pytest.importorskip("cloudpickle", reason="cloudpickle is not installed")
+    sent: list[bytes] = []
+
+    class Beside:
+        """When it is pickled, another thread launches a function of the same module."""
+
+        def __reduce__(self) -> tuple[Any, ...]:
+            beside.start()
+            beside.join(0.1)  # it waits for this one
+            return str, ()
+
+    beside = threading.Thread(target=lambda: sent.append(dump()))
+    dump = functools.partial(pickled.dump_call, only_here.name, (), {})
+    sent.append(pickled.dump_call(only_here.name, (Beside(),), {}))
+    beside.join()
+    del sys.modules[only_here.__name__]
+    assert [pickled.load_call(data)() for data in sent] == ["here", "here"]
 
 
 def report(rank: int | None, error: Exception | None = None, *, own: bool = True) -> WorkerReport:

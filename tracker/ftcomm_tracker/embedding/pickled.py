@@ -14,6 +14,7 @@ import io
 import marshal
 import pickle
 import sys
+import threading
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType
@@ -23,6 +24,7 @@ from ftcomm.errors import ConfigError
 
 _INSTALL = "pip install 'ftcomm[notebook]', or define it in a module that workers can import"
 _loading: list[bool] = []
+_registering = threading.Lock()  # modules are registered for the whole process
 
 
 def dump_call(
@@ -115,11 +117,15 @@ def _by_content(name: str, cloudpickle: Any) -> Iterator[None]:
     if cloudpickle is None or module is None or name == "__main__" or _can_be_imported(name):
         yield
         return
-    cloudpickle.register_pickle_by_value(module)
-    try:
-        yield
-    finally:
-        cloudpickle.unregister_pickle_by_value(module)
+    with _registering:
+        if name in cloudpickle.list_registry_pickle_by_value():  # by the user, who keeps it so
+            yield
+            return
+        cloudpickle.register_pickle_by_value(module)
+        try:
+            yield
+        finally:
+            cloudpickle.unregister_pickle_by_value(module)
 
 
 def _can_be_imported(name: str) -> bool:
