@@ -5,6 +5,7 @@ from typing import NoReturn
 
 import pytest
 
+import ftcomm
 from ftcomm_tracker.embedding.tracker_thread import TrackerThread
 from ftcomm_tracker.operator.job_registry import read_registry
 from ftcomm_tracker.server.open_job import ServeOptions
@@ -33,6 +34,13 @@ def test_a_function_that_times_out_in_the_trackers_thread_raises_that(tmp_path: 
     finally:
         thread.stop("the test is over")
     assert thread.ask(lambda: 7) is None
+
+
+def test_a_block_that_ends_before_its_job_is_not_taken_for_the_jobs_good_end() -> None:
+    with ftcomm.Tracker(1) as tracker:
+        assert not tracker.wait(0)
+    with pytest.raises(ftcomm.JobStoppedError, match="has ended before the job"):
+        tracker.wait()
 
 
 def test_a_tracker_that_fails_leaves_neither_a_lock_nor_an_entry(

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ftcomm.config.platforms import require_groups
-from ftcomm.errors import FtcommError, error_named
+from ftcomm.errors import FtcommError, JobStoppedError, error_named
 from ftcomm_tracker.core.events import GivenUp, StopAsked
 from ftcomm_tracker.embedding.arguments import (
     checked_settings,
@@ -115,6 +115,7 @@ class Tracker:
         """Wait until it is decided how the job ends; False if `timeout` seconds pass before.
 
         Raises:
+            JobStoppedError: the ``with`` block has ended before the job.
             FtcommError: the job has failed, by the error that every rank raises; or the tracker
                 has.
         """
@@ -124,19 +125,21 @@ class Tracker:
         if thread.failure is not None:
             raise thread.failure
         outcome = thread.job.server.outcome
-        if outcome is not None and not outcome.ok:
+        if outcome is None:  # nobody was connected who could have been told
+            raise JobStoppedError("the `with` block of its tracker has ended before the job")
+        if not outcome.ok:
             raise (error_named(outcome.error) or FtcommError)(outcome.cause)
         return True
 
-    def give_up(self, worker_id: object, reason: str) -> None:
+    def give_up(self, worker_id: object, reason: object) -> None:
         """Say that nobody starts this worker again: the job ends, and does not wait for it."""
         server = self._job.server
-        self._serving.ask(lambda: server.post(GivenUp(str(worker_id), reason)))
+        self._serving.ask(lambda: server.post(GivenUp(str(worker_id), str(reason))))
 
-    def stop(self, reason: str) -> None:
+    def stop(self, reason: object) -> None:
         """End the job: every rank raises `JobStoppedError` with the reason."""
         server = self._job.server
-        self._serving.ask(lambda: server.post(StopAsked(reason)))
+        self._serving.ask(lambda: server.post(StopAsked(str(reason))))
 
     @property
     def _serving(self) -> TrackerThread:
