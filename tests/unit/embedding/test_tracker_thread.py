@@ -24,6 +24,13 @@ def time_out() -> NoReturn:
     raise TimeoutError("the function's own")
 
 
+def test_an_error_may_be_the_reason_why_a_worker_is_given_up() -> None:
+    with ftcomm.Tracker(2) as tracker:
+        tracker.give_up(1, ValueError("no machine"))
+        with pytest.raises(ftcomm.RankLostError, match="^no machine"):
+            tracker.wait()
+
+
 @pytest.mark.timeout(30)  # the thread was asked for ever
 def test_a_function_that_times_out_in_the_trackers_thread_raises_that(tmp_path: Path) -> None:
     thread = served(tmp_path)
