@@ -38,8 +38,6 @@ def use_exit_codes() -> None:
     if not _installed:
         _installed = True
         sys.excepthook = _with_exit_code(sys.excepthook)
-        if hasattr(os, "register_at_fork"):  # Windows does not fork
-            os.register_at_fork(after_in_child=_abandon_all)
 
 
 def call_if_script_fails(end: _End) -> _End:
@@ -123,3 +121,7 @@ def abandon_in_children(owner: Any) -> None:
 def _abandon_all() -> None:
     for owner in list(_abandons):
         owner.abandon()
+
+
+if hasattr(os, "register_at_fork"):  # Windows does not fork
+    os.register_at_fork(after_in_child=_abandon_all)

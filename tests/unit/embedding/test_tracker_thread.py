@@ -1,5 +1,6 @@
 """A tracker in a thread: what it leaves, and what its thread is asked."""
 
+import os
 from pathlib import Path
 from typing import NoReturn
 
@@ -65,3 +66,22 @@ def test_a_tracker_that_fails_leaves_neither_a_lock_nor_an_entry(
     left = [entry for entry in read_registry().entries if entry.state_dir == str(tmp_path)]
     served(tmp_path).stop("the test is over")  # it would be refused while the first has the lock
     assert left == []
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # the child only waits
+def test_a_forked_child_keeps_nobody_from_taking_the_job_up(tmp_path: Path) -> None:
+    thread = served(tmp_path)
+    port = thread.job.server.address[1]
+    readable, writable = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(writable)
+        os.read(readable, 1)  # until the test ends
+        os._exit(0)
+    thread.stop("the test takes it up")
+    again = served(tmp_path)  # refused while another process has the lock
+    again.stop("the test is over")
+    for end in (readable, writable):
+        os.close(end)
+    os.waitpid(child, 0)
+    assert again.job.server.address[1] == port  # the same, so nobody listens there any more

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import trio
 
+from ftcomm.diagnostics.exit_hook import abandon_in_children
 from ftcomm.errors import FtcommError, ThreadLimitError
 from ftcomm_tracker.core.events import StopAsked
 from ftcomm_tracker.launcher.console_session import LAST_WORDS_S
@@ -132,6 +133,7 @@ class TrackerThread:
             self._options if temporary is None else replace(self._options, state_dir=temporary)
         )
         self.job = job = await open_job(options)
+        abandon_in_children(job.server)
         with contextlib.ExitStack() as at_end:
             at_end.callback(unregister, job)
             at_end.callback(job.journal.close)

@@ -233,6 +233,12 @@ class Journal:
             rows = self._database.execute("SELECT document FROM history ORDER BY number")
             return [document_of(self.path, text) for (text,) in rows]
 
+    def abandon(self) -> None:
+        """In a forked child: close its copy of the lock; the file is the parent's alone."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
     def close(self) -> None:
         """Close the file; nothing is lost, every write was durable when it returned."""
         self._database.close()

@@ -246,6 +246,14 @@ class Server:
         await self._connections.close()
         self._journal.close()
 
+    def abandon(self) -> None:
+        """In a forked child: close its copies of what keeps others from serving this job.
+
+        The parent goes on; when it is gone, another tracker has the address and the directory.
+        """
+        self._connections.abandon()
+        self._journal.abandon()
+
     def _is_over(self) -> bool:
         """True if the job or its present attempt is."""
         return self.ended.is_set() or self._store.must_begin

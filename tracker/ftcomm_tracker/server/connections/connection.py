@@ -27,6 +27,7 @@ class Connection:
     Attributes:
         number: what the roster calls it; never reused in a tracker's lifetime.
         peer: address of the other side, for people.
+        stream: to the peer; whoever opens it closes it too.
         closing: the tracker has decided to end it; what it still says is not heard.
         ended: set once the stream is closed.
     """
@@ -39,7 +40,7 @@ class Connection:
         self.closing = False
         self.ended = trio.Event()
         self._peer_ended = trio.Event()
-        self._stream = stream
+        self.stream = stream
         self._member_deltas = member_deltas
         self._told: tuple[Member, ...] = ()
         self._queue: deque[bytes] = deque()
@@ -91,7 +92,7 @@ class Connection:
             pass  # the reading task sees the same end, and says why
         finally:
             self.closing = True
-            await trio.aclose_forcefully(self._stream)
+            await trio.aclose_forcefully(self.stream)
             self.ended.set()
 
     async def _send_queued(self) -> None:
@@ -102,7 +103,7 @@ class Connection:
         batch = self._next_batch()
         deadline = FLUSH_DEADLINE_S if self.closing else SEND_DEADLINE_S
         with trio.move_on_after(deadline) as patience:
-            await self._stream.send_all(batch)
+            await self.stream.send_all(batch)
         self._queued_bytes -= len(batch)
         if patience.cancelled_caught:
             self.cut()
@@ -123,7 +124,7 @@ class Connection:
         what it has not read yet: the very message that says why it is being ended.
         """
         with trio.move_on_after(FLUSH_DEADLINE_S):
-            await self._stream.send_eof()
+            await self.stream.send_eof()
             await self._peer_ended.wait()
 
     async def messages(self) -> AsyncGenerator[ControlMessage, None]:
@@ -143,6 +144,6 @@ class Connection:
 
     async def _receive(self) -> bytes | bytearray:
         try:
-            return await self._stream.receive_some(READ_BYTES)
+            return await self.stream.receive_some(READ_BYTES)
         except trio.ClosedResourceError:
             return b""  # ended here, by the writing task

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import NoReturn
 
@@ -108,6 +109,13 @@ class ConnectionTable:
     async def close(self) -> None:
         """Give the address back without serving."""
         await self._listener.aclose()
+
+    def abandon(self) -> None:
+        """In a forked child: close its copies of our sockets; nothing is shut down."""
+        streams = [connection.stream for connection in self._connections.values()]
+        for sock in [self._listener.socket, *(stream.socket for stream in streams)]:
+            with contextlib.suppress(OSError):  # closed by its owner just before the fork
+                os.close(sock.detach())
 
     async def _serve(self, stream: trio.SocketStream) -> None:
         """One connection, from accept to end; nothing that a peer does may escape from here."""
