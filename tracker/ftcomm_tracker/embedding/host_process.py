@@ -16,6 +16,7 @@ from ftcomm_tracker.launcher.launcher import TERM_GRACE_S
 _READ_BYTES = 1 << 16
 # The workers have their time to end by SIGTERM; then they are killed, and the host ends.
 END_WITHIN_S = TERM_GRACE_S + 5.0
+_LOST = "workers' output is lost from here on"
 
 
 class HostProcess:
@@ -88,17 +89,38 @@ class HostProcess:
 
 
 class _Printer:
-    """Decodes one stream and writes it to the caller's stream of that name, whatever it is now."""
+    """Decodes one stream and writes it to the caller's stream of that name, whatever it is now.
+
+    As under ``ftcomm-tracker run``, no job ends because its output cannot be written.
+    """
 
     def __init__(self, stream: str) -> None:
         self._stream = stream
+        self._is_lost = False
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def take(self, data: bytes) -> bool:
         """Print bytes; False at the end."""
         stream: IO[str] | None = getattr(sys, self._stream)
         text = self._decoder.decode(data, final=not data)
-        if stream is not None and text:
-            stream.write(text)
-            stream.flush()
+        if stream is not None and text and not self._is_lost:
+            self._print(stream, text)
         return bool(data)
+
+    def _print(self, stream: IO[str], text: str) -> None:
+        try:
+            _write(stream, text)
+        except (OSError, ValueError) as error:  # a full disk, a reader that has gone; it is closed
+            self._is_lost = True
+            if not isinstance(error, BrokenPipeError) and sys.stderr not in (None, stream):
+                with contextlib.suppress(OSError, ValueError):
+                    _write(sys.stderr, f"sys.{self._stream} cannot be written ({error}); {_LOST}\n")
+
+
+def _write(stream: IO[str], text: str) -> None:
+    try:
+        stream.write(text)
+    except UnicodeEncodeError as error:  # workers may print what this stream has no letters for
+        encoded = text.encode(error.encoding, "backslashreplace")
+        stream.write(encoded.decode(error.encoding))
+    stream.flush()
