@@ -9,6 +9,7 @@ import select
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 
 import trio
@@ -25,6 +26,8 @@ from ftcomm_tracker.server.open_job import ServeOptions
 WORKER = "ftcomm_tracker.embedding.worker"
 _STDIN = 0
 _LOOK_EVERY_S = 1.0  # whether the caller's process is still the parent
+_BEGIN_WITHIN_S = 10.0  # a host that opens its job for longer, on a disk that hangs, say, just ends
+_LOOK_AGAIN_S = 0.05
 
 
 def main(path: str) -> None:
@@ -82,4 +85,15 @@ def _end_with_caller(parent: int) -> None:
         readable, _, _ = select.select([_STDIN], [], [], _LOOK_EVERY_S)
         if readable and not os.read(_STDIN, 1):
             break
+    _wait_until_signals_are_taken()
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _wait_until_signals_are_taken() -> None:
+    """Return when the launcher takes SIGTERM; before, and behind it, that would end the process.
+
+    Nobody would remove the state directory, which is made before the launcher begins.
+    """
+    until = time.monotonic() + _BEGIN_WITHIN_S
+    while not callable(signal.getsignal(signal.SIGTERM)) and time.monotonic() < until:
+        time.sleep(_LOOK_AGAIN_S)
