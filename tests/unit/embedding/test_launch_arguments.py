@@ -14,8 +14,14 @@ import pytest
 import ftcomm
 from ftcomm.errors import ConfigError
 from ftcomm_tracker.embedding import pickled
-from ftcomm_tracker.embedding.arguments import checked_call, checked_settings, naming_arguments
-from ftcomm_tracker.embedding.launch_folder import HostEnd, LaunchFolder, WorkerReport
+from ftcomm_tracker.embedding.arguments import (
+    checked_call,
+    checked_restarts,
+    checked_settings,
+    checked_workers,
+    naming_arguments,
+)
+from ftcomm_tracker.embedding.launch_folder import PATH, HostEnd, LaunchFolder, WorkerReport
 from ftcomm_tracker.embedding.outcomes import results_of
 
 
@@ -123,6 +129,14 @@ def test_without_cloudpickle_what_workers_cannot_import_is_refused_with_the_reme
 def test_a_call_comes_back_with_its_arguments() -> None:
     assert pickled.load_call(pickled.dump_call(operator.add, [1], {}))(2) == 3
     assert pickled.load_call(pickled.dump_call(dict, (), {"a": 1}))() == {"a": 1}
+
+
+def test_marks_of_import_hooks_in_the_path_stay_as_they_are(tmp_path: Path) -> None:
+    mark = "__editable__.mine-1.0.finder.__path_hook__"
+    folder = LaunchFolder(tmp_path)
+    folder.write_path(["", "tests", mark])
+    here = Path.cwd()
+    assert json.loads((tmp_path / PATH).read_text()) == [str(here), str(here / "tests"), mark]
 
 
 def test_content_keeps_the_name_of_its_file() -> None:

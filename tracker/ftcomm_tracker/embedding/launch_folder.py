@@ -121,8 +121,11 @@ class LaunchFolder:
         return ["-c", _BOOT, str(self.path / PATH), module, str(self.path)]
 
     def write_path(self, path: list[str]) -> None:
-        """Keep the import path; relative entries are those of this process."""
-        self._write_json(PATH, [str(Path(entry).absolute()) for entry in path])
+        """Keep the import path; relative entries are those of this process.
+
+        What names no file is a mark of an import hook, such as that of an editable installation.
+        """
+        self._write_json(PATH, [_located(str(entry)) for entry in path])
 
     def write_options(self, options: HostOptions) -> None:
         """Keep the job's options."""
@@ -182,3 +185,10 @@ class LaunchFolder:
         part = self.path / f".{os.getpid()}.part"
         part.write_bytes(data)
         part.replace(self.path / name)
+
+
+def _located(entry: str) -> str:
+    try:
+        return str(Path(entry).absolute()) if Path(entry).exists() else entry
+    except OSError:  # the working directory has been removed
+        return entry
