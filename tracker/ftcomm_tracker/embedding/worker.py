@@ -43,12 +43,20 @@ def main(path: str) -> None:
     folder.remove_report(worker_id)
     try:
         _call(folder, worker_id)
-    except BaseException as error:  # noqa: BLE001 - reported, and this process ends by it
+    except BaseException as error:
+        if options.spare and _was_never_needed(error):
+            raise
         for comm in COMMUNICATORS.usable():
             comm.abort(f"{type(error).__name__}: {error}")
         error.__traceback__ = _of_function(error)
         folder.write_report(_of_error(error, worker_id))
         _end_by(error)
+
+
+def _was_never_needed(error: BaseException) -> bool:
+    """True of the exit of a spare that has waited in `init` while the others finished the job."""
+    is_exit = isinstance(error, SystemExit) and error.code == errors.JobFinishedError.exit_code
+    return is_exit and COMMUNICATORS.newest is None
 
 
 def _call(folder: LaunchFolder, worker_id: str) -> None:
@@ -122,5 +130,5 @@ def _end_by(error: BaseException) -> NoReturn:
     `SystemExit` too: a function of launch returns, and a worker that just ends would be started
     again, as often as one that was killed.
     """
-    sys.excepthook(type(error), error, error.__traceback__)
-    raise SystemExit(FAILED)
+    sys.excepthook(type(error), error, error.__traceback__)  # the function may have set its own
+    raise SystemExit(error.exit_code if isinstance(error, errors.FtcommError) else FAILED)
