@@ -9,6 +9,7 @@ from typing import ParamSpec, Protocol, TypeVar
 from ftcomm.api.call_guard import CallGuard
 from ftcomm.api.stats import KindStats, Stats
 from ftcomm.config.deadline import Duration, Limit, checked_deadline, limit_from
+from ftcomm.diagnostics.error_text import named
 from ftcomm.engine.interface import Engine
 from ftcomm.engine.log_quota import LogQuota
 from ftcomm.errors import FtcommError, LogLimitError
@@ -229,7 +230,7 @@ class Session:
                 self.engine.condemn(error)
                 self._end()
             else:
-                self.abort(f"{type(error).__name__}: {error}")
+                self.abort(named(error))
 
     def abort(self, reason: str) -> None:
         """Leave the job without closing it; see `Communicator.abort`."""

@@ -97,6 +97,24 @@ def test_an_exception_in_the_block_ends_the_group() -> None:
     assert [comm.is_over for comm in group.communicators] == [True, True]
 
 
+class SealedError(Exception):
+    """An error without a text, which takes no attributes."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(name)
+
+
+def test_an_error_of_a_strange_class_is_raised_as_it_is() -> None:
+    def fail(comm: ftcomm.Communicator) -> None:
+        raise SealedError
+
+    with local_group(1) as group, pytest.raises(SealedError):
+        group.run(fail)
+
+
 def test_one_thread_has_one_communicator_of_a_job() -> None:
     with local_group(2) as group, pytest.raises(ftcomm.ThreadError, match="open in this thread"):
         group.run(lambda comm: ftcomm.init("none", job="local_group"))

@@ -224,3 +224,31 @@ def test_reports_are_read_as_they_were_written_and_the_newest_counts() -> None:
         folder.write_end(FAILED)
         assert folder.read_end() == FAILED
     assert not Path(folder.path).exists()
+
+
+class WrongError(Exception):
+    """Its constructor is not called with what `args` has."""
+
+    def __init__(self, row: int, *, column: str) -> None:
+        super().__init__(f"row {row}, column {column}")
+
+
+def test_a_result_that_the_caller_cannot_read_is_named_with_its_rank() -> None:
+    body = pickled.dump(WrongError(3, column="x"))
+    results = [WorkerReport(str(n), n, "", "", "", False, 1.0, body) for n in (0, 1)]
+    with pytest.raises(TypeError, match="__init__") as caught:
+        results_of(HostEnd(True, 0), 0, results, 2)
+    [note] = caught.value.__notes__
+    assert note.startswith("while the result of rank 0 of 2 (worker 0) was read")
+
+
+class SealedError(Exception):
+    """An error that takes no attributes."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(name)
+
+
+def test_an_error_that_takes_no_note_is_raised_without_one() -> None:
+    with pytest.raises(SealedError, match="row 3"):
+        results_of(FAILED, 83, [report(1, SealedError("row 3"))], 2)

@@ -1,5 +1,6 @@
 """One process of a launched worker: what it reports, and how it ends."""
 
+import dataclasses
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -53,3 +54,26 @@ def test_an_exit_code_does_not_hang_on_the_functions_own_hook(
 ) -> None:
     monkeypatch.setattr(sys, "excepthook", lambda *_: None)
     assert run(ConfigError("wrong"))[0] == ConfigError.exit_code
+
+
+@dataclasses.dataclass(frozen=True)
+class FrozenError(Exception):
+    """An error that refuses attributes."""
+
+    row: int
+
+
+class WordlessError(Exception):
+    """An error whose text cannot be had."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("error", "text"), [(FrozenError(3), "3"), (WordlessError(), "<exception str() failed>")]
+)
+def test_an_error_of_a_strange_class_is_reported(run: Run, error: Exception, text: str) -> None:
+    status, [report] = run(error)
+    assert (status, report.error, report.text) == (1, type(error).__name__, text)
+    assert "in fail\n" in report.traceback

@@ -7,6 +7,9 @@ from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import ftcomm
+from ftcomm.config.environment import process_environment
+from ftcomm.config.job_settings import named_in
+from ftcomm.diagnostics.error_text import add_note, named
 from ftcomm_tracker.embedding.arguments import checked_workers
 from ftcomm_tracker.embedding.tracker import Tracker
 
@@ -75,7 +78,7 @@ class LocalGroup:
             raise
         error = _first_error(futures)
         if error is not None:
-            self._stop(f"{type(error).__name__}: {error}")
+            self._stop(named(error))
             wait(futures)
             raise error
         return [future.result() for future in futures]
@@ -106,9 +109,15 @@ def local_group(n: int, *, settings: Mapping[str, Any] | None = None) -> Iterato
         try:
             yield group
         except BaseException as error:
-            group.abort(f"{type(error).__name__}: {error}")
+            group.abort(named(error))
             raise
         group.close()
+
+
+def _defaults() -> dict[str, Any]:
+    """`SETTINGS` without those of the environment, which each rank would ask for."""
+    named = {name for name, _ in named_in(process_environment())}
+    return {name: value for name, value in SETTINGS.items() if name not in named}
 
 
 def _join(tracker: Tracker, rank: int) -> ftcomm.Communicator:
@@ -124,7 +133,7 @@ def _call(
     try:
         return function(comm, *args, **kwargs)
     except BaseException as error:
-        error.add_note(f"in rank {comm.rank} of {comm.world_size}")
+        add_note(error, f"in rank {comm.rank} of {comm.world_size}")
         raise
 
 

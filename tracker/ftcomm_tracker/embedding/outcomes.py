@@ -5,12 +5,14 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from ftcomm.diagnostics.error_text import add_note
 from ftcomm.errors import FtcommError, RankLostError, ScriptFailedError, error_named
 from ftcomm_tracker.embedding.arguments import as_arguments
 from ftcomm_tracker.embedding.launch_folder import HostEnd, WorkerReport
 from ftcomm_tracker.embedding.pickled import load
 from ftcomm_tracker.launcher.restart_policy import describe_exit
 
+_PLAIN = "return what can be unpickled, plain data at best"
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+)')
 
 
@@ -31,7 +33,7 @@ def results_of(
     """
     returned = {report.rank: report for report in reports if not report.error}
     if end is not None and end.ok and len(returned) == workers:
-        return [load(returned[rank].body) for rank in range(workers)]
+        return [_result_of(returned[rank], workers) for rank in range(workers)]
     failed = [report for report in reports if report.error]
     own = next((report for report in failed if report.is_own), None)
     if own is not None:
@@ -42,6 +44,14 @@ def results_of(
     if end.ok:
         raise _of_missing(min(set(range(workers)) - returned.keys()))
     raise _error_of(end, failed, workers)
+
+
+def _result_of(report: WorkerReport, workers: int) -> Any:
+    try:
+        return load(report.body)
+    except Exception as error:  # whatever the user's class does
+        add_note(error, f"while the result of {_who(report, workers)} was read: {_PLAIN}")
+        raise
 
 
 def _error_of(end: HostEnd, failed: Sequence[WorkerReport], workers: int) -> BaseException:
@@ -80,13 +90,16 @@ def _with_note(
     error: BaseException, report: WorkerReport, workers: int, end: HostEnd | None = None
 ) -> BaseException:
     """Add what the caller's own traceback does not show."""
-    who = f"worker {report.worker_id}"
-    if report.rank is not None:
-        who = f"rank {report.rank} of {workers} ({who})"
-    error.add_note(f"in {who}:\n{_with_source(report.traceback).rstrip()}")
+    who = _who(report, workers)
+    add_note(error, f"in {who}:\n{_with_source(report.traceback).rstrip()}")
     if end is not None and end.error:
-        error.add_note(f"the job ended by it: {end.error}: {end.cause}")
+        add_note(error, f"the job ended by it: {end.error}: {end.cause}")
     return error
+
+
+def _who(report: WorkerReport, workers: int) -> str:
+    who = f"worker {report.worker_id}"
+    return who if report.rank is None else f"rank {report.rank} of {workers} ({who})"
 
 
 def _with_source(text: str) -> str:

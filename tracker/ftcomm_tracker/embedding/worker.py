@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from ftcomm import errors
 from ftcomm.api.open_communicators import COMMUNICATORS
 from ftcomm.config.environment import WorkerOptions
+from ftcomm.diagnostics.error_text import named, text_of
 from ftcomm.diagnostics.exit_hook import to_the_last_line_of_the_script, use_exit_codes
 from ftcomm_tracker.embedding.launch_folder import LaunchFolder, WorkerReport
 from ftcomm_tracker.embedding.pickled import dump, load, load_call, name_of
@@ -47,8 +48,8 @@ def main(path: str) -> None:
         if options.spare and _was_never_needed(error):
             raise
         for comm in COMMUNICATORS.usable():
-            comm.abort(f"{type(error).__name__}: {error}")
-        error.__traceback__ = _of_function(error)
+            comm.abort(named(error))
+        error.with_traceback(_of_function(error))  # no attribute: a class may refuse those
         folder.write_report(_of_error(error, worker_id))
         _end_by(error)
 
@@ -93,7 +94,7 @@ def _of_error(error: BaseException, worker_id: str) -> WorkerReport:
         worker_id,
         None if comm is None else comm.rank,
         type(error).__name__,
-        str(error),
+        text_of(error),
         "".join(lines),
         not isinstance(error, _OF_THE_JOB),
         time.time(),
