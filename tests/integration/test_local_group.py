@@ -50,6 +50,14 @@ def pass_on(comm: ftcomm.Communicator) -> Any:
     return comm.sendrecv(comm.rank, (comm.rank + 1) % size, (comm.rank - 1) % size)
 
 
+def test_settings_of_the_environment_are_those_of_the_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FTCOMM_CALL_DEADLINE", "50")
+    with local_group(1) as group:
+        assert group.run(lambda comm: comm.allreduce(2)) == [2]
+
+
 def test_a_group_of_one_has_a_job_too() -> None:
     with local_group(1) as group:
         assert group.run(lambda comm: comm.allreduce(2)) == [2]

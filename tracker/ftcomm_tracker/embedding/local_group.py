@@ -102,7 +102,7 @@ def local_group(n: int, *, settings: Mapping[str, Any] | None = None) -> Iterato
     """
     count = checked_workers(n)
     with contextlib.ExitStack() as stack:
-        tracker = stack.enter_context(Tracker(count, settings={**SETTINGS, **(settings or {})}))
+        tracker = stack.enter_context(Tracker(count, settings={**_defaults(), **(settings or {})}))
         names = [f"rank {rank}" for rank in range(count)]
         threads = [stack.enter_context(ThreadPoolExecutor(1, name)) for name in names]
         group = LocalGroup(tracker, threads)
