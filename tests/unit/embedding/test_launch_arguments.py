@@ -9,6 +9,7 @@ import types
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import ftcomm
@@ -52,6 +53,8 @@ def train_ten() -> float:
         ({"max_restarts": -1}, "max_restarts is -1, must be a whole number from 0 on"),
         ({"restart_window": 0}, "restart_window is 0, must be seconds, above 0"),
         ({"preload": "numpy"}, "preload is 'numpy', must be a list of names"),
+        ({"settings": ["spares"]}, r"settings is \['spares'\], must have values by name"),
+        ({"settings": {1: 2}}, "settings is {1: 2}, must have values by name"),
         ({"settings": {"detect_wihin": 1}}, "no such job setting: detect_wihin - did you mean det"),
         ({"settings": {"detect_within": 0.01}}, "^detect_within is 0.01, must be a number from"),
         ({"settings": {"log_limit": "5 apples"}}, "^log_limit: '5 apples' is not a size such as"),
@@ -103,6 +106,12 @@ def test_settings_may_be_texts_as_on_the_command_line() -> None:
     given = {"log_limit": "512MiB", "detect_within": "2", "spares": 1, "transport": "tcp"}
     wanted = {"log_limit": 512 << 20, "detect_within": 2.0, "spares": 1, "transport": "tcp"}
     assert checked_settings(given) == wanted
+
+
+def test_whole_numbers_may_be_those_of_numpy() -> None:
+    three = np.int64(3)
+    assert (checked_workers(three), checked_restarts(three, 1.0).max_restarts) == (3, 3)
+    assert json.dumps(checked_settings({"spares": three})) == '{"spares": 3}'
 
 
 def test_a_refusal_names_arguments() -> None:

@@ -5,6 +5,7 @@ import difflib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 from ftcomm.config.environment import job_settings, read_algorithm_table
@@ -26,6 +27,7 @@ def checked_workers(workers: object) -> int:
     Raises:
         ConfigError: it is none.
     """
+    workers = _plain(workers)
     if isinstance(workers, bool) or not isinstance(workers, int):
         raise ConfigError(f"workers is {workers!r}, must be a whole number")
     if not 1 <= workers <= MAX_WORLD_SIZE:
@@ -33,7 +35,7 @@ def checked_workers(workers: object) -> int:
     return workers
 
 
-def checked_settings(given: Mapping[str, Any] | None) -> dict[str, Any]:
+def checked_settings(given: object) -> dict[str, Any]:
     """Return job settings by name, with their values as the job has them.
 
     Args:
@@ -42,7 +44,10 @@ def checked_settings(given: Mapping[str, Any] | None) -> dict[str, Any]:
     Raises:
         ConfigError: a name is unknown, or a value malformed or out of range.
     """
-    settings = {name: _value(name, value) for name, value in (given or {}).items()}
+    given = {} if given is None else given
+    if not isinstance(given, Mapping) or not _are_texts(given):
+        raise ConfigError(f"settings is {given!r}, must have values by name")
+    settings = {name: _value(name, value) for name, value in given.items()}
     with naming_arguments():
         job_settings(settings)
     return settings
@@ -54,6 +59,7 @@ def checked_restarts(max_restarts: object, window_s: object) -> RestartLimits:
     Raises:
         ConfigError: one is malformed or out of range.
     """
+    max_restarts = _plain(max_restarts)
     if isinstance(max_restarts, bool) or not isinstance(max_restarts, int) or max_restarts < 0:
         raise ConfigError(f"max_restarts is {max_restarts!r}, must be a whole number from 0 on")
     if not isinstance(window_s, int | float) or not 0 < window_s <= MAX_RESTART_WINDOW_S:
@@ -136,6 +142,11 @@ def _are_texts(values: Iterable[object]) -> bool:
     return all(isinstance(value, str) for value in values)
 
 
+def _plain(value: Any) -> Any:
+    """A whole number of numpy's as Python's own; anything else as it is."""
+    return value if isinstance(value, bool) or not isinstance(value, Integral) else int(value)
+
+
 def _value(name: str, value: Any) -> Any:
     setting = SETTINGS.get(name)
     if setting is None:
@@ -143,7 +154,7 @@ def _value(name: str, value: Any) -> Any:
         hint = f"did you mean {near[0]}?" if near else "docs/operations.md has them"
         raise ConfigError(f"no such job setting: {name}", remedy=hint)
     if not isinstance(value, str):
-        return value
+        return _plain(value)
     with naming_arguments():
         if name == "algorithm_table" and value:
             return read_algorithm_table(value)
