@@ -26,7 +26,7 @@ class HandleWork(dist.Work):
         Args:
             handles: of the calls; the last one is done last.
             tensors: the result, as a future of torch has it.
-            finish: called once when all are done, by whoever waits first or by the future.
+            finish: called once when all are done, by whoever waits or polls first or by the future.
         """
         super().__init__()
         self._handles, self._tensors, self._finish = handles, tensors, finish
@@ -53,8 +53,12 @@ class HandleWork(dist.Work):
         self.wait()
 
     def is_completed(self) -> bool:
-        """Tell whether `wait` would not block."""
-        return all(handle.done() for handle in self._handles)
+        """Tell whether the result is there, or an error: it is put in place now."""
+        if not all(handle.done() for handle in self._handles):
+            return False
+        if self.exception() is None:
+            self._finish_once()  # as who has polled reads the tensors without a wait
+        return True
 
     def is_success(self) -> bool:
         """Tell whether the calls are done, without an error."""

@@ -77,6 +77,16 @@ def test_a_work_is_finished_once() -> None:
         assert (work.is_success(), finished) == (True, [1])
 
 
+def test_a_work_that_is_completed_has_its_result_in_place() -> None:
+    """A script that has polled reads it without a wait."""
+    finished: list[int] = []
+    with ftcomm.init("none") as comm:
+        handle = comm.ibarrier()
+        work = HandleWork([handle], [], lambda: finished.append(1))
+        handle.wait()
+        assert (work.is_completed(), finished) == (True, [1])
+
+
 def test_a_coalesced_allgather_is_done_when_its_calls_are() -> None:
     """Its future does not block whoever asks for it."""
     go = threading.Event()
