@@ -60,11 +60,20 @@ def spread(parts: Sequence[Array] | Array, tensors: Sequence[torch.Tensor]) -> N
     """
     for part, tensor in zip(parts, tensors, strict=True):
         output = Output(tensor)
-        if part.size != output.array.size:
-            raise ValueError(f"{part.size} elements came for a tensor of {output.array.size}")
-        output.array[:] = part.reshape(-1)
+        fill(output.array, part)
         if output.finish is not None:
             output.finish()
+
+
+def fill(array: Array, part: Array) -> None:
+    """Put `part` into a flat `array` of as many elements: numpy would repeat a single one.
+
+    Raises:
+        ValueError: it has another size.
+    """
+    if part.size != array.size:
+        raise ValueError(f"{part.size} elements came for a tensor of {array.size}")
+    array[:] = part.reshape(-1)
 
 
 def split_rows(array: Array, rows: int, sizes: Sequence[int]) -> list[Array]:
@@ -73,7 +82,7 @@ def split_rows(array: Array, rows: int, sizes: Sequence[int]) -> list[Array]:
     Raises:
         ValueError: these do not add up to all rows.
     """
-    if sum(sizes) != rows:
+    if sum(sizes) != rows or min(sizes, default=0) < 0:
         raise ValueError(f"the split sizes {list(sizes)} do not add up to {rows} rows")
     width = array.size // rows if rows else 0
     ends = np.cumsum([size * width for size in sizes])

@@ -12,6 +12,7 @@ import torch.distributed as dist
 import ftcomm
 from ftcomm.torch.distributed.buffers import (
     Output,
+    fill,
     flat,
     joined_array,
     rows_for,
@@ -164,7 +165,7 @@ class FtcommGroup(dist.ProcessGroup):
 
         def finish() -> None:
             for place, part in zip(places, handles[0].wait(), strict=True):
-                place[:] = part
+                fill(place, part)
             if output.finish is not None:
                 output.finish()
 

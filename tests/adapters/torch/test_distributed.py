@@ -87,6 +87,15 @@ def test_a_work_that_is_completed_has_its_result_in_place() -> None:
         assert (work.is_completed(), finished) == (True, [1])
 
 
+@pytest.mark.parametrize(("rows", "sizes"), [(3, [1]), (1, [-1])])
+def test_rows_that_do_not_fit_are_refused(rows: int, sizes: list[int]) -> None:
+    """One row is not repeated in the place of three."""
+    out = torch.zeros(rows)
+    with ftcomm.init("none") as comm, pytest.raises(ValueError, match=r"came for|not add up"):
+        FtcommGroup(comm).all_to_all_single(out, torch.ones(1), [rows], sizes, None).wait()
+    assert not out.any()
+
+
 def test_a_coalesced_allgather_is_done_when_its_calls_are() -> None:
     """Its future does not block whoever asks for it."""
     go = threading.Event()
