@@ -112,7 +112,7 @@ class GradientBucket:
         if not all(self._given):
             for number, mark in enumerate(self._marks.tolist()):
                 if mark and not self._given[number]:
-                    self._parameters[number].grad = self._views[number]
+                    self._parameters[number].grad = self._view_of(number)
         self._given = [False] * len(self._parameters)
         self._missing = len(self._parameters)
 
@@ -125,21 +125,29 @@ class GradientBucket:
     def _place_kept(self, number: int) -> None:
         """A gradient from passes under `no_sync` counts; without one, zeros do."""
         if self._parameters[number].grad is None:
-            self._views[number].zero_()
+            self._view_of(number).zero_()
         else:
             self._place(number)
             self._given[number] = True
 
     def _place(self, number: int) -> None:
         """Have the gradient in the bucket: it is there, or is copied."""
-        parameter, view = self._parameters[number], self._views[number]
-        gradient, flat = parameter.grad, self._flat[number]
-        is_moved = view.data_ptr() != flat.data_ptr()  # by the module's ``to()``
-        if gradient is view and not is_moved:
+        parameter, gradient = self._parameters[number], self._parameters[number].grad
+        if gradient is self._views[number] and not self._is_moved(number):
             return
         if gradient.layout is not torch.strided:
             check_tensor(gradient)
-        if is_moved or view.stride() != parameter.stride():
-            view = self._views[number] = laid_out(flat, parameter)
+        view = self._view_of(number)
         view.copy_(gradient.detach())
         parameter.grad = view
+
+    def _view_of(self, number: int) -> torch.Tensor:
+        """The place in the bucket, with the elements as the parameter has them now."""
+        parameter, view = self._parameters[number], self._views[number]
+        if self._is_moved(number) or view.stride() != parameter.stride():
+            view = self._views[number] = laid_out(self._flat[number], parameter)
+        return view
+
+    def _is_moved(self, number: int) -> bool:
+        """Tell whether the module's ``to()`` has given the view, a gradient, memory of its own."""
+        return bool(self._views[number].data_ptr() != self._flat[number].data_ptr())

@@ -173,6 +173,30 @@ def test_a_gradient_that_the_module_has_moved_is_averaged() -> None:
         assert gradients[1].tolist() == torch.full((4, 3, 3, 3), 3.0).tolist()
 
 
+def test_a_moved_gradient_that_is_missing_now_counts_as_zeros() -> None:
+    """The bucket had the one of an earlier pass, which other ranks would have got."""
+
+    class Branches(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.left, self.right = torch.nn.Conv2d(3, 4, 3), torch.nn.Conv2d(3, 4, 3)
+
+        def forward(self, x: Any, *, both: bool) -> Any:
+            return self.left(x) + self.right(x) if both else self.left(x)
+
+    x = torch.ones(1, 3, 3, 3)
+    with ftcomm.init("none") as comm:
+        module: Any = Branches()
+        model = ft.DDP(module, comm)
+        model(x, both=True).sum().backward()
+        module.to(memory_format=torch.channels_last)
+        model.zero_grad()
+        model(x, both=False).sum().backward()
+        (bucket,) = model._reducer._buckets
+        assert module.right.weight.grad is None
+        assert [bool(flat.any()) for flat in bucket._flat] == [False, False, True, True]
+
+
 @pytest.mark.parametrize("passes", [0, 1])
 def test_parameters_that_are_trained_later_are_refused(passes: int) -> None:
     with ftcomm.init("none") as comm:
