@@ -107,8 +107,8 @@ def load(
         version, shared, own = comm.load_checkpoint(default.shared, default.own, deadline=deadline)
     _check_names(shared, parts)
     _check_names(own.get("parts", {}), local)
-    tree = to_tree(shared, own.get("shards", []))
-    values = {**_restore(parts, tree), **_restore(local, own.get("parts", {}))}
+    tree, own_tree = to_tree(shared, own.get("shards", [])), to_tree(own.get("parts", {}), [])
+    values = {**_restore(parts, tree), **_restore(local, own_tree)}
     if "gradients" in own:
         restore_gradients(_trained(parts, local), own["gradients"])
     if "rng" in own:

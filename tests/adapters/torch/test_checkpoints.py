@@ -1,5 +1,6 @@
 """`save` and `load`: what is restored, and what is refused."""
 
+import collections
 import importlib
 import random
 from collections.abc import Iterator
@@ -84,6 +85,16 @@ def test_a_fresh_start_returns_the_values_and_keeps_the_generators(
     torch.manual_seed(7)
     assert torch_draw == torch.rand(3).tolist()
     assert ft.save(comm, **script.parts(), step=1) == 1
+
+
+def test_parts_of_a_rank_alone_come_back_as_they_were(comm: ftcomm.Communicator) -> None:
+    """Gradients of Lightning's manual optimization are such: in another order they were lost."""
+    script = Script(1)
+    image = torch.arange(24.0).reshape(1, 2, 3, 4).to(memory_format=torch.channels_last)
+    local = {"image": {"at": [image]}, "scheduler": script.scheduler}
+    (found,) = ft.load(comm, local=local, model=script.model).values["image"]["at"]
+    assert (found.tolist(), found.stride()) == (image.tolist(), image.stride())
+    assert type(script.scheduler.milestones) is collections.Counter
 
 
 def test_a_checkpoint_without_anything_of_the_ranks_own(comm: ftcomm.Communicator) -> None:
