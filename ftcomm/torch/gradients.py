@@ -62,7 +62,7 @@ def check_unsharded(parts: Iterable[Any]) -> None:
 
 
 def _content(gradient: torch.Tensor) -> Any:
-    values = _local(gradient.detach())
+    values = _local(gradient.detach()).resolve_conj().resolve_neg()
     if values.layout is not torch.strided:
         raise TypeError(
             "a gradient is sparse, and a checkpoint holds dense ones; "

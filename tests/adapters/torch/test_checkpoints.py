@@ -262,6 +262,13 @@ def test_buffers_that_no_state_dict_has_are_kept(comm: ftcomm.Communicator) -> N
     assert state_of(torch.nn.Linear(2, 2)).keys() == {"weight", "bias"}
 
 
+def test_a_gradient_that_is_conjugated_when_it_is_read_is_kept(comm: ftcomm.Communicator) -> None:
+    one, other = (torch.nn.Parameter(torch.ones(1, dtype=torch.complex64)) for _ in range(2))
+    one.grad = torch.tensor([1 + 2j]).conj()
+    restore_gradients([other], carried(comm, gradients_of([one])))
+    assert other.grad.tolist() == [1 - 2j]
+
+
 def test_batches_in_any_order_are_refused(comm: ftcomm.Communicator) -> None:
     with pytest.raises(ftcomm.ConfigError, match=r"in_order=False: .*leave it True"):
         ft.DataLoader(torch.ones(4), comm, batch_size=2, num_workers=2, in_order=False)
