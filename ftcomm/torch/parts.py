@@ -11,6 +11,7 @@ from ftcomm.torch.contents import distributed_tensors
 
 # A key of a module's state, for buffers that are not in its state dict; no name begins so.
 OTHER_BUFFERS = ".buffers"
+_RESTORES_SEEDS = np.lib.NumpyVersion(np.__version__) >= "2.0.0"
 
 
 def state_of(part: Any) -> Any:
@@ -23,7 +24,7 @@ def state_of(part: Any) -> Any:
     if isinstance(part, torch.Generator):
         return part.get_state()
     if isinstance(part, np.random.Generator):
-        return part.bit_generator.state
+        return _generator_state(part)
     if isinstance(part, random.Random):
         return part.getstate()
     return part
@@ -40,7 +41,7 @@ def restore(part: Any, state: Any) -> None:
     if isinstance(part, torch.Generator):
         part.set_state(state)
     elif isinstance(part, np.random.Generator):
-        part.bit_generator.state = state
+        _restore_generator(part, state)
     elif isinstance(part, random.Random):
         part.setstate(state)
     elif isinstance(part, torch.nn.Module):
@@ -94,6 +95,25 @@ def restore_dtypes(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -
         for name, value in values.items():
             if isinstance(value, torch.Tensor) and value.dtype != loaded[name].dtype:
                 loaded[name] = value
+
+
+def _generator_state(generator: np.random.Generator) -> dict[str, Any]:
+    """The bits, and the seeds of which `spawn` makes its next children; with numpy 1 the bits."""
+    bits = generator.bit_generator
+    seeds = getattr(bits.seed_seq, "state", None)  # those of another class are left as they are
+    return {"bits": bits.state, "seeds": seeds if _RESTORES_SEEDS else None}
+
+
+def _restore_generator(generator: np.random.Generator, state: Mapping[str, Any]) -> None:
+    bits: Any = generator.bit_generator
+    if state["seeds"] is not None:
+        seeds, now = np.random.SeedSequence(**state["seeds"]), bits.seed_seq
+        missing = seeds.n_children_spawned - now.n_children_spawned
+        if np.array_equal(now.pool, seeds.pool) and missing >= 0:
+            now.spawn(missing)
+        else:
+            bits.__setstate__((state["bits"], seeds))
+    bits.state = state["bits"]
 
 
 def _with_distributed(part: Any, state: Any) -> Any:

@@ -120,6 +120,22 @@ def test_a_generator_goes_on_where_it_was(comm: ftcomm.Communicator, part: Any, 
     assert draw(part) == expected
 
 
+@pytest.mark.parametrize("seed", [3, 4], ids=["alike", "another"])
+def test_a_generator_gives_the_children_that_it_has_not_given(
+    comm: ftcomm.Communicator, seed: int
+) -> None:
+    if np.__version__.startswith("1."):
+        pytest.skip("numpy is too old for that")
+    first, other = np.random.default_rng(3), np.random.default_rng(seed)
+    first.spawn(2)
+    restored(comm, first, other)
+    assert [*map(draws_of, first.spawn(2))] == [*map(draws_of, other.spawn(2))]
+
+
+def draws_of(generator: np.random.Generator) -> list[float]:
+    return list(generator.standard_normal(3))
+
+
 def test_the_generators_of_the_process_go_on_where_they_were(comm: ftcomm.Communicator) -> None:
     from ftcomm.torch.parts import random_states, restore_random_states  # noqa: PLC0415 - as above
 
