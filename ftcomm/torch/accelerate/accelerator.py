@@ -62,8 +62,6 @@ class Accelerator:
             )  # by which schedulers step and loggers print
             state.process_index = state.local_process_index = self._comm.rank
         self._run = AcceleratedRun(self._comm, every)
-        self._passes_without_step = 0  # of backward, as `accumulate` counts
-        self._has_trigger = False
 
     def __getattr__(self, name: str) -> Any:
         """Take the rest from the Accelerator inside, or refuse it by name."""
@@ -175,12 +173,13 @@ class Accelerator:
     @contextlib.contextmanager
     def accumulate(self, *models: Any) -> Iterator[None]:
         """Add gradients up on this rank, but in each pass that a step follows."""
-        self._passes_without_step += 1
-        is_last = self._run.is_last_batch and self._inner.gradient_state.sync_with_dataloader
+        run = self._run
+        run.passes_without_step += 1
+        is_last = run.is_last_batch and self._inner.gradient_state.sync_with_dataloader
         steps = self._inner.gradient_accumulation_steps
-        self._inner.sync_gradients = is_last or self._passes_without_step % steps == 0
+        self._inner.sync_gradients = is_last or run.passes_without_step % steps == 0
         if self._inner.sync_gradients:
-            self._passes_without_step = 0
+            run.passes_without_step = 0
             yield
             return
         with contextlib.ExitStack() as stack:
@@ -214,12 +213,12 @@ class Accelerator:
 
     def set_trigger(self) -> None:
         """Tell the other ranks something, in their next `check_trigger`."""
-        self._has_trigger = True
+        self._run.has_trigger = True
 
     def check_trigger(self) -> bool:
         """Tell whether a rank has called `set_trigger`; a collective."""
         self._run.check_values()
-        has_one, self._has_trigger = self._has_trigger, False
+        has_one, self._run.has_trigger = self._run.has_trigger, False
         return bool(self._comm.allreduce(has_one, ftcomm.Op.LOR))
 
     # --- values of all ranks ------------------------------------------------------------------

@@ -53,6 +53,8 @@ class AcceleratedRun:
 
     Attributes:
         completed_steps: of the optimizer that was prepared first.
+        passes_without_step: of backward, as ``accumulate`` counts.
+        has_trigger: this rank has something to tell in the next ``check_trigger``.
         is_skipping: the script does again what was done before the checkpoint.
     """
 
@@ -61,14 +63,15 @@ class AcceleratedRun:
         self._parts: dict[str, Any] = {}
         self._active: list[RankLoader] = []  # the innermost last
         self._is_loaded = self._counts_epochs = self._is_in_epoch = False
-        self._random: dict[str, Any] = {}
+        self._own: dict[str, Any] = {}  # of the checkpoint, as `_own_state` gives it
         self._snapshot: dict[str, Any] = {}  # of the checkpoint, until its place is reached
         self._gradients: dict[int, Any] = {}  # likewise
         self._epoch = self._saved_at = self.completed_steps = 0
         self._passes_to_skip = self._passes = 0  # over the training data; those of this epoch
         self._has_stepped = False  # in this batch
         self._has_gathered = False  # between two passes
-        self.is_skipping = False
+        self.passes_without_step = 0
+        self.has_trigger = self.is_skipping = False
 
     # --- what the script prepares and asks ------------------------------------------------------
 
@@ -221,7 +224,7 @@ class AcceleratedRun:
         for name, state in self._snapshot.items():
             restore(self._parts[name], state)
         if self.is_skipping:
-            restore_random_states(self._random)
+            self._restore_own()
             restore_gradients(trained_in(self._parts.values()), self._gradients)
         self._snapshot, self._gradients, self.is_skipping = {}, {}, False
 
@@ -240,15 +243,14 @@ class AcceleratedRun:
             )
         self._is_loaded = True
         version, values = load(
-            self._comm, local={"random": random_states()}, rng=False, epoch=0, steps=0,
-            **self._parts,
+            self._comm, local=self._own_state(), rng=False, epoch=0, steps=0, **self._parts,
         )  # fmt: skip
         self._epoch = values["epoch"]
         self._saved_at = self.completed_steps = values["steps"]
         if version == 0:
             return
-        self._random = values["random"]
-        restore_random_states(self._random)
+        self._own = values
+        self._restore_own()
         loader = self._parts["loader0"]
         self.is_skipping = bool(loader.position) or not self._counts_epochs
         if self.is_skipping:
@@ -261,9 +263,22 @@ class AcceleratedRun:
     def _save(self) -> None:
         self._saved_at = self.completed_steps
         save(
-            self._comm, local={"random": random_states()}, rng=False, epoch=self._epoch,
+            self._comm, local=self._own_state(), rng=False, epoch=self._epoch,
             steps=self.completed_steps, **self._parts,
         )  # fmt: skip
+
+    def _own_state(self) -> dict[str, Any]:
+        """Content that differs between ranks."""
+        return {
+            "random": random_states(),
+            "passes": self.passes_without_step,
+            "trigger": self.has_trigger,
+        }
+
+    def _restore_own(self) -> None:
+        restore_random_states(self._own["random"])
+        self.passes_without_step = self._own["passes"]
+        self.has_trigger = self._own["trigger"]
 
 
 def rank_loader(given: Any, comm: ftcomm.Communicator, run: AcceleratedRun) -> RankLoader:

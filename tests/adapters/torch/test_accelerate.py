@@ -12,7 +12,7 @@ accelerate = pytest.importorskip("accelerate", reason="the package accelerate is
 
 import ftcomm  # noqa: E402 - skipped before, where it is missing
 import ftcomm.torch as ft  # noqa: E402 - likewise
-from ftcomm.torch.accelerate import Accelerator  # noqa: E402 - likewise
+from ftcomm.torch.accelerate import Accelerator, script_run  # noqa: E402 - likewise
 from ftcomm.torch.accelerate.refusals import check_inner  # noqa: E402 - likewise
 from ftcomm.torch.accelerate.script_run import AcceleratedRun, rank_loader  # noqa: E402 - likewise
 from tests.adapters.jobs import (  # noqa: E402 - likewise
@@ -391,6 +391,25 @@ def test_a_model_that_is_not_trained_is_kept_too(comm: ftcomm.Communicator) -> N
     assert average in script.accelerator._run._parts.values()
     script.train()
     assert comm.version == 3
+
+
+def test_what_a_rank_has_not_told_or_stepped_yet_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: dict[str, Any] = {}
+    found = [ft.RestoredParts(0, {"epoch": 0, "steps": 0})]
+    monkeypatch.setattr(script_run, "save", lambda _, *, local, **__: kept.update(local))
+    monkeypatch.setattr(script_run, "load", lambda *_, **__: found[-1])
+    first, other = (Script(every=1, gradient_accumulation_steps=3) for _ in range(2))
+    for x in first.loader:
+        first.accelerator.set_trigger()
+        for _ in range(2):
+            first.step(x)
+    assert (kept["passes"], kept["trigger"]) == (0, True)
+    found.append(ft.RestoredParts(1, {"epoch": 0, "steps": 2, **kept, "passes": 1}))
+    for x in other.loader:
+        other.step(x)
+        break
+    assert other.accelerator._run.passes_without_step == 2
+    assert [other.accelerator.check_trigger() for _ in range(2)] == [True, False]
 
 
 def test_a_part_that_prepare_does_not_know_is_refused() -> None:
