@@ -1,7 +1,7 @@
 """The parts of a training script that a checkpoint keeps: their states, and how to restore them."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -9,16 +9,17 @@ import torch
 
 from ftcomm.torch.contents import distributed_tensors
 
-# A key of a module's state, for buffers that are not in its state dict; no name begins so.
+# Keys of a module's state, for what is not in its state dict; no name begins so.
 OTHER_BUFFERS = ".buffers"
+FROZEN = ".frozen"
 _RESTORES_SEEDS = np.lib.NumpyVersion(np.__version__) >= "2.0.0"
 
 
 def state_of(part: Any) -> Any:
     """The state of a module, optimizer, scheduler, sampler or generator; else `part` itself."""
     if isinstance(part, torch.nn.Module):
-        others = other_buffers(part)
-        return {**part.state_dict(), OTHER_BUFFERS: others} if others else part.state_dict()
+        more = {OTHER_BUFFERS: other_buffers(part), FROZEN: frozen_in(part)}
+        return {**part.state_dict(), **{key: value for key, value in more.items() if value}}
     if hasattr(part, "state_dict"):
         return part.state_dict()
     if isinstance(part, torch.Generator):
@@ -45,9 +46,10 @@ def restore(part: Any, state: Any) -> None:
     elif isinstance(part, random.Random):
         part.setstate(state)
     elif isinstance(part, torch.nn.Module):
-        named = {name: value for name, value in state.items() if name != OTHER_BUFFERS}
+        named = {n: value for n, value in state.items() if n not in {OTHER_BUFFERS, FROZEN}}
         part.load_state_dict(_with_distributed(part, named))
         restore_buffers(part, state.get(OTHER_BUFFERS, {}))
+        restore_frozen(part, state.get(FROZEN, ()))
     else:
         state = _with_distributed(part, state)
         part.load_state_dict(state)
@@ -80,6 +82,23 @@ def restore_buffers(module: torch.nn.Module, buffers: Mapping[str, torch.Tensor]
             now.copy_(value)
         else:
             owner._buffers[name] = value  # noqa: SLF001 - as above
+
+
+def frozen_in(module: torch.nn.Module) -> list[str]:
+    """Names of the parameters that require no gradient now.
+
+    A script may freeze them in a step that a restarted rank does not run again; it would train them
+    alone, and all ranks would take its gradients.
+    """
+    return [name for name, parameter in module.named_parameters() if not parameter.requires_grad]
+
+
+def restore_frozen(module: torch.nn.Module, names: Iterable[str]) -> None:
+    """The inverse of `frozen_in`."""
+    frozen = set(names)
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad == (name in frozen):
+            parameter.requires_grad_(name not in frozen)
 
 
 def restore_dtypes(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:

@@ -19,7 +19,7 @@ from ftcomm.torch.broadcasting import broadcast_buffers
 from ftcomm.torch.checkpoints import load, save
 from ftcomm.torch.gradient_bucket import BUCKET_BYTES
 from ftcomm.torch.joined import init, is_joined, joined
-from ftcomm.torch.parts import restore_dtypes
+from ftcomm.torch.parts import frozen_in, restore_dtypes, restore_frozen
 from ftcomm.torch.reducer import GradientReducer
 
 _DRAWING_SAMPLERS = {
@@ -53,6 +53,7 @@ class Trainer(transformers.Trainer):
         self._comm = comm or (joined() if is_joined() else init())
         super().__init__(*arguments, **options)
         check_arguments(self.args)
+        self._frozen: list[str] = []  # at the checkpoint
         if self._comm.rank:
             self.args.output_dir = str(Path(self.args.output_dir) / f"rank-{self._comm.rank}")
         whole: Any = self.train_dataset
@@ -64,7 +65,10 @@ class Trainer(transformers.Trainer):
         trained = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
         GradientReducer(self._comm, trained[::-1], BUCKET_BYTES)
         # A restarted rank is alone between the load and the next step: no collective comes there.
+        frozen = frozen_in(self.model)
         version, values = load(self._comm, local={"files": {}}, rng=False, model=self.model)
+        self._frozen = frozen_in(self.model)
+        restore_frozen(self.model, frozen)  # until there is an optimizer, of as many as before
         if version == 0:
             return super().train(resume_from_checkpoint, **options)
         # Otherwise `EarlyStoppingCallback` would start counting again.
@@ -86,6 +90,7 @@ class Trainer(transformers.Trainer):
 
     def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
+        restore_frozen(self.model, self._frozen)
         path = Path(checkpoint or "") / transformers.trainer.OPTIMIZER_NAME
         if checkpoint is not None and path.is_file():
             optimizer: Any = self.optimizer

@@ -278,6 +278,17 @@ def test_buffers_that_no_state_dict_has_are_kept(comm: ftcomm.Communicator) -> N
     assert state_of(torch.nn.Linear(2, 2)).keys() == {"weight", "bias"}
 
 
+def test_parameters_are_frozen_as_they_were(comm: ftcomm.Communicator) -> None:
+    """A restarted script does not run the step again in which it froze or trained some."""
+    first, other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    first.weight.requires_grad_(requires_grad=False)
+    other.bias.requires_grad_(requires_grad=False)
+    restored(comm, first, other)
+    assert (other.weight.requires_grad, other.bias.requires_grad) == (False, True)
+    restored(comm, torch.nn.Linear(2, 2), other)
+    assert (other.weight.requires_grad, other.bias.requires_grad) == (True, True)
+
+
 def test_a_gradient_that_is_conjugated_when_it_is_read_is_kept(comm: ftcomm.Communicator) -> None:
     one, other = (torch.nn.Parameter(torch.ones(1, dtype=torch.complex64)) for _ in range(2))
     one.grad = torch.tensor([1 + 2j]).conj()

@@ -1,7 +1,7 @@
 """A training whose state is not plain: elements in another order, other dtypes, other buffers.
 
 Convolutions are channels_last with a fused optimizer, NAdam keeps float32 beside float64, and a
-buffer that is not in the state dict changes in each forward pass.
+buffer that is not in the state dict changes in each forward pass. A parameter is frozen on the way.
 """
 
 import argparse
@@ -60,6 +60,8 @@ def train(options: argparse.Namespace, comm: ftcomm.Communicator) -> str:
             optimizer.step()
             other.step()
             kills.step += 1
+            if kills.step == 1:  # which no restarted rank runs again
+                model.module.images[0].weight.requires_grad_(requires_grad=False)
             if kills.step % 2 == 0:
                 ft.save(comm, **parts, step=kills.step)
             if kills.step == STEPS:
