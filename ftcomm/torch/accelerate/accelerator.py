@@ -9,7 +9,12 @@ import torch
 import torch.utils.data
 
 import ftcomm
-from ftcomm.torch.accelerate.refusals import REFUSED_NAMES, check_inner, check_options
+from ftcomm.torch.accelerate.refusals import (
+    REFUSED_NAMES,
+    check_inner,
+    check_optimizer,
+    check_options,
+)
 from ftcomm.torch.accelerate.script_run import AcceleratedRun, RankLoader, rank_loader
 from ftcomm.torch.ddp import DDP
 from ftcomm.torch.joined import init, is_joined, joined
@@ -318,6 +323,7 @@ class Accelerator:
             self._run.add("model", model)
             return DDP(model, self._comm, broadcast=False)
         if isinstance(each, torch.optim.Optimizer):
+            check_optimizer(each)
             each.register_step_post_hook(self._run.note_step)
             self._run.add("optimizer", each)
             return self._inner.prepare_optimizer(each)

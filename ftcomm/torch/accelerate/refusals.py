@@ -57,6 +57,19 @@ def check_options(options: dict[str, Any]) -> None:
         )
 
 
+def check_optimizer(optimizer: torch.optim.Optimizer) -> None:
+    """Refuse one that looks at each rank's own loss.
+
+    Raises:
+        ConfigError: it is LBFGS.
+    """
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ftcomm.ConfigError(
+            "LBFGS searches by each rank's own loss, so ranks would make other backward passes",
+            remedy="use an optimizer that makes one step of one gradient, such as Adam",
+        )
+
+
 def check_inner(inner: Any) -> None:
     """Refuse what the environment has told accelerate.
 

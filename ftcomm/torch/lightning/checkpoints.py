@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import torch
 from lightning.pytorch import Callback
 from lightning.pytorch import callbacks as lightning_callbacks
 
@@ -166,6 +167,19 @@ class LightningCheckpoints(Callback):
 
 def _restore_hook(module: Any) -> None:
     module.__dict__.pop("on_train_batch_end", None)
+
+
+def check_optimizers(optimizers: Iterable[Any]) -> None:
+    """Refuse those that look at each rank's own loss.
+
+    Raises:
+        ConfigError: one of them is LBFGS.
+    """
+    if any(isinstance(each, torch.optim.LBFGS) for each in optimizers):
+        raise ftcomm.ConfigError(
+            "LBFGS searches by each rank's own loss, so ranks would make other backward passes",
+            remedy="use an optimizer that makes one step of one gradient, such as Adam",
+        )
 
 
 def check_callbacks(callbacks: Iterable[Any]) -> None:

@@ -11,7 +11,12 @@ from lightning.pytorch.utilities import rank_zero_only
 import ftcomm
 from ftcomm.torch.ddp import DDP
 from ftcomm.torch.joined import init, is_joined, joined
-from ftcomm.torch.lightning.checkpoints import FITTING, LightningCheckpoints, check_callbacks
+from ftcomm.torch.lightning.checkpoints import (
+    FITTING,
+    LightningCheckpoints,
+    check_callbacks,
+    check_optimizers,
+)
 from ftcomm.torch.parts import restore
 from ftcomm.torch.tensors import as_array, as_tensor
 
@@ -60,8 +65,8 @@ class FtcommStrategy(SingleDeviceStrategy):
         """Make the optimizers, wrap the module, and go on from the job's checkpoint.
 
         Raises:
-            ConfigError: a callback could not go on after a restart, or batch norms of all ranks
-                are asked for.
+            ConfigError: a callback or an optimizer could not go on as on the other ranks, or batch
+                norms of all ranks are asked for.
         """
         if trainer.state.fn == FITTING:
             check_callbacks(trainer.callbacks)
@@ -74,6 +79,7 @@ class FtcommStrategy(SingleDeviceStrategy):
         super().setup(trainer)
         if trainer.state.fn != FITTING:
             return
+        check_optimizers(self.optimizers)
         checkpoints = LightningCheckpoints(self._comm, trainer, self._every)
         checkpoints.load()
         trainer.callbacks.insert(0, checkpoints)  # others see what it has restored

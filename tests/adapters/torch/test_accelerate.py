@@ -412,6 +412,12 @@ def test_what_a_rank_has_not_told_or_stepped_yet_is_kept(monkeypatch: pytest.Mon
     assert [other.accelerator.check_trigger() for _ in range(2)] == [True, False]
 
 
+def test_an_optimizer_that_looks_at_a_ranks_own_loss_is_refused() -> None:
+    optimizer = torch.optim.LBFGS(torch.nn.Linear(2, 1).parameters())
+    with pytest.raises(ftcomm.ConfigError, match=r"LBFGS searches by each .* - use an optimizer"):
+        Accelerator().prepare(optimizer)
+
+
 def test_a_part_that_prepare_does_not_know_is_refused() -> None:
     class Schedule:
         def state_dict(self) -> dict[str, Any]:

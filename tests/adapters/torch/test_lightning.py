@@ -36,12 +36,12 @@ class Module(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-def fit(strategy: FtcommStrategy, loader: Any, *callbacks: Any) -> Module:
+def fit(strategy: FtcommStrategy, loader: Any, *callbacks: Any, module: Any = None) -> Module:
     trainer = lightning.Trainer(
         strategy=strategy, max_epochs=2, logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, callbacks=[*callbacks],
     )  # fmt: skip
-    module = Module()
+    module = module or Module()
     trainer.fit(module, loader)
     return module
 
@@ -75,6 +75,15 @@ def test_a_search_for_the_rate_is_refused(strategy: FtcommStrategy) -> None:
     finder = lightning.callbacks.LearningRateFinder()
     with pytest.raises(ftcomm.ConfigError, match="LearningRateFinder trains before the training"):
         fit(strategy, ft.DataLoader(torch.ones(8, 2), batch_size=2), finder)
+
+
+def test_an_optimizer_that_looks_at_a_ranks_own_loss_is_refused(strategy: FtcommStrategy) -> None:
+    class Searching(Module):
+        def configure_optimizers(self) -> Any:
+            return torch.optim.LBFGS(self.parameters())
+
+    with pytest.raises(ftcomm.ConfigError, match="LBFGS searches by each rank's own loss"):
+        fit(strategy, ft.DataLoader(torch.ones(8, 2), batch_size=2), module=Searching())
 
 
 def test_batch_norms_over_all_ranks_are_refused(strategy: FtcommStrategy) -> None:
