@@ -112,8 +112,12 @@ class FtcommStrategy(SingleDeviceStrategy):
         return obj if self._is_resuming else self._comm.broadcast_object(obj, src)
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
-        """Combine a tensor over all ranks, by default as the mean, which is no integer."""
-        del group
+        """Combine a tensor over all ranks, by default as the mean, which is no integer.
+
+        Raises:
+            ConfigError: it is to be combined over a group.
+        """
+        check_group(group)
         if not isinstance(tensor, torch.Tensor):
             return tensor
         op = op_named(reduce_op)
@@ -125,8 +129,12 @@ class FtcommStrategy(SingleDeviceStrategy):
         return as_tensor(self._comm.allreduce(array.reshape(-1), op).reshape(array.shape))
 
     def all_gather(self, tensor: Any, group: Any = None, sync_grads: bool = False) -> Any:
-        """Stack the tensors of all ranks; gradients do not come back through it."""
-        del group
+        """Stack the tensors of all ranks; gradients do not come back through it.
+
+        Raises:
+            ConfigError: those of a group are asked for.
+        """
+        check_group(None if group is torch.distributed.group.WORLD else group)  # as Lightning says
         if sync_grads:
             raise ValueError("gradients do not pass ftcomm's all_gather: sync_grads=False")
         if self._is_resuming:
@@ -138,6 +146,19 @@ class FtcommStrategy(SingleDeviceStrategy):
         if self._is_resuming:
             return decision
         return bool(self._comm.allreduce(decision, ftcomm.Op.LAND if all else ftcomm.Op.LOR))
+
+
+def check_group(group: Any) -> None:
+    """Refuse a group, whose values would be mixed with those of all other ranks.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    if group is not None:
+        raise ftcomm.ConfigError(
+            "a value is to be combined over a group, and FtcommStrategy combines over all ranks",
+            remedy="leave out sync_dist_group= and group=",
+        )
 
 
 def op_named(reduce_op: Any) -> ftcomm.Op:

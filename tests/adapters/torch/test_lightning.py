@@ -86,6 +86,20 @@ def test_an_optimizer_that_looks_at_a_ranks_own_loss_is_refused(strategy: Ftcomm
         fit(strategy, ft.DataLoader(torch.ones(8, 2), batch_size=2), module=Searching())
 
 
+def test_a_value_of_a_group_is_refused(strategy: FtcommStrategy) -> None:
+    class Logging(Module):
+        def training_step(self, batch: Any, _: int) -> Any:
+            loss = super().training_step(batch, _)
+            self.log("loss", loss, sync_dist=True, sync_dist_group="some ranks")
+            return loss
+
+    with pytest.raises(ftcomm.ConfigError, match=r"over a group, .* - leave out sync_dist_group="):
+        fit(strategy, ft.DataLoader(torch.ones(8, 2), batch_size=2), module=Logging())
+    assert strategy.all_gather(torch.ones(2), torch.distributed.group.WORLD).tolist() == [[1, 1]]
+    with pytest.raises(ftcomm.ConfigError, match="over a group"):
+        strategy.all_gather(torch.ones(2), group="some ranks")
+
+
 def test_batch_norms_over_all_ranks_are_refused(strategy: FtcommStrategy) -> None:
     trainer = lightning.Trainer(
         strategy=strategy, max_epochs=1, logger=False, enable_checkpointing=False,
