@@ -84,8 +84,9 @@ class LightningCheckpoints(Callback):
         self._end_batch = pl_module.on_train_batch_end
         pl_module.on_train_batch_end = self._end_and_keep
 
-    def on_train_batch_start(self, *_: Any) -> None:
-        """Go on with the checkpoint's random numbers and logged values, whatever came since."""
+    def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
+        """Go on with the checkpoint's random numbers and values, whatever came since."""
+        trainer.strategy.end_resuming()  # other hooks of the batch may reduce what they log
         if self._own is not None:
             restore_random_states(self._own["random"])
             restore_logged(self._connector.trainer, self._own["logged"])

@@ -92,15 +92,14 @@ class FtcommStrategy(SingleDeviceStrategy):
         for optimizer, state in zip(self.optimizers, states, strict=True):
             restore(optimizer, state)
 
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Note that training goes on."""
-        super().on_train_batch_start(batch, batch_idx)
+    def end_resuming(self) -> None:
+        """Note that all ranks are here: before all other hooks of a batch."""
         self._is_resuming = False
 
     def on_train_end(self) -> None:
         """Note that all ranks are here."""
         super().on_train_end()
-        self._is_resuming = False
+        self.end_resuming()
 
     def barrier(self, *_: Any, **_options: Any) -> None:
         """Wait for all ranks."""

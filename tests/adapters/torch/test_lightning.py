@@ -100,6 +100,18 @@ def test_a_value_of_a_group_is_refused(strategy: FtcommStrategy) -> None:
         strategy.all_gather(torch.ones(2), group="some ranks")
 
 
+def test_hooks_of_the_first_batch_reduce_as_those_of_later_ones(strategy: FtcommStrategy) -> None:
+    """The first batch of a restarted rank is a later one of the others."""
+    resuming = []
+
+    class Logging(Module):
+        def on_train_batch_start(self, *_: Any) -> None:
+            resuming.append(strategy._is_resuming)
+
+    fit(strategy, ft.DataLoader(torch.ones(8, 2), batch_size=2), module=Logging())
+    assert resuming == [False] * 8
+
+
 def test_batch_norms_over_all_ranks_are_refused(strategy: FtcommStrategy) -> None:
     trainer = lightning.Trainer(
         strategy=strategy, max_epochs=1, logger=False, enable_checkpointing=False,

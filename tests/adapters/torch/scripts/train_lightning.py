@@ -28,6 +28,10 @@ class Module(LightningModule):
         first = next(self.network.parameters())
         self.average = torch.nn.Parameter(torch.zeros_like(first), requires_grad=False)
 
+    def on_train_batch_start(self, *_: Any) -> None:
+        if self.monitors:
+            self.log("begun", float(self.trainer.global_step), sync_dist=True)
+
     def training_step(self, batch: Any, _: int) -> Any:
         self.kills.step = self.trainer.global_step
         x, y = batch
