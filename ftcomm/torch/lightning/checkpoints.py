@@ -13,10 +13,13 @@ from ftcomm.torch.checkpoints import load, save
 from ftcomm.torch.data_loader import DataLoader
 from ftcomm.torch.gradients import gradients_of, restore_gradients
 from ftcomm.torch.lightning.logged import logged_state, restore_logged
+from ftcomm.torch.lightning.metrics import metric_states, restore_metrics
 from ftcomm.torch.parts import (
+    frozen_in,
     other_buffers,
     random_states,
     restore_buffers,
+    restore_frozen,
     restore_random_states,
 )
 
@@ -26,6 +29,11 @@ _WITHOUT_STATE = (
     lightning_callbacks.GradientAccumulationScheduler,
     lightning_callbacks.StochasticWeightAveraging,
 )
+_OWN = ("random", "logged", "metrics", "files", "frozen", "gradients")  # of a rank, till it goes on
+# Of `ModelCheckpoint`, beside its state: whether it writes a file, in which all ranks take part.
+_ABOUT_FILES = (
+    "_last_global_step_saved", "_last_checkpoint_saved", "_defer_save_until_validation",
+)  # fmt: skip
 _AVERAGING = getattr(lightning_callbacks, "WeightAveraging", ())  # of Lightning 2.6
 
 
@@ -60,7 +68,7 @@ class LightningCheckpoints(Callback):
         if version == 0:
             module.load_state_dict(checkpoint["state_dict"])
             return
-        self._own = {name: values[name] for name in ("random", "logged", "gradients")}
+        self._own = {name: values[name] for name in _OWN}
         self._saved_at = self._step = checkpoint["global_step"]
         checkpoint["callbacks"] = values["callbacks"]
         self._connector._loaded_checkpoint = checkpoint  # noqa: SLF001 - as above
@@ -88,10 +96,13 @@ class LightningCheckpoints(Callback):
         """Go on with the checkpoint's random numbers and values, whatever came since."""
         trainer.strategy.end_resuming()  # other hooks of the batch may reduce what they log
         if self._own is not None:
+            module = trainer.lightning_module
             restore_random_states(self._own["random"])
-            restore_logged(self._connector.trainer, self._own["logged"])
+            restore_metrics(module, self._own["metrics"])
+            restore_logged(trainer, self._own["logged"])
+            restore_files(trainer.callbacks, self._own["files"])
+            restore_frozen(module, self._own["frozen"])  # later than `DDP` looks at them
             if self._own["gradients"]:
-                module = self._connector.trainer.lightning_module
                 restore_gradients(module.parameters(), self._own["gradients"])
             self._own = None
 
@@ -152,15 +163,18 @@ class LightningCheckpoints(Callback):
     def _own_state(self, callbacks: Mapping[str, Any]) -> dict[str, Any]:
         """Content that differs between ranks.
 
-        Logged values are those of a rank's rows. Callbacks may keep them, and need not restore all
-        that they give: `ModelCheckpoint` does not restore its current score. Gradients add up where
-        the module steps its optimizers itself: each in a step of its own.
+        Logged values and metrics are those of a rank's rows. Callbacks may keep them, and need not
+        restore all that they give: `ModelCheckpoint` does not restore its current score. Gradients
+        add up where the module steps its optimizers itself: each in a step of its own.
         """
         trainer = self._connector.trainer
         module = trainer.lightning_module
         return {
             "random": random_states(),
             "logged": logged_state(trainer),
+            "metrics": metric_states(module),
+            "files": file_states(trainer.callbacks),
+            "frozen": frozen_in(module),
             "callbacks": callbacks,
             "gradients": {} if module.automatic_optimization else gradients_of(module.parameters()),
         }
@@ -168,6 +182,23 @@ class LightningCheckpoints(Callback):
 
 def _restore_hook(module: Any) -> None:
     module.__dict__.pop("on_train_batch_end", None)
+
+
+def file_states(callbacks: Iterable[Any]) -> list[dict[str, Any]]:
+    """Attributes of callbacks that write files, beside the states that Lightning keeps."""
+    return [
+        {name: getattr(each, name) for name in _ABOUT_FILES if hasattr(each, name)}
+        for each in callbacks
+        if isinstance(each, lightning_callbacks.ModelCheckpoint)
+    ]
+
+
+def restore_files(callbacks: Iterable[Any], states: Iterable[Mapping[str, Any]]) -> None:
+    """The inverse of `file_states`."""
+    writing = [each for each in callbacks if isinstance(each, lightning_callbacks.ModelCheckpoint)]
+    for callback, state in zip(writing, states, strict=True):
+        for name, value in state.items():
+            setattr(callback, name, value)
 
 
 def check_optimizers(optimizers: Iterable[Any]) -> None:

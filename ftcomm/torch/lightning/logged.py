@@ -23,10 +23,10 @@ _METRICS = ("_progress_bar_metrics", "_logged_metrics", "_callback_metrics")
 
 
 def logged_state(trainer: Any) -> dict[str, Any]:
-    """This rank's values and those that callbacks see; metrics of torchmetrics are left out."""
+    """This rank's values and those that callbacks see; of metrics, only which were logged."""
     connector = trainer._logger_connector  # noqa: SLF001 - Lightning gives no other way to them
     results = trainer.fit_loop.epoch_loop._results  # noqa: SLF001 - likewise
-    entries = {key: _entry_state(entry) for key, entry in results.items() if entry.is_tensor}
+    entries = {key: _entry_state(entry) for key, entry in results.items()}
     return {"entries": entries, **{name: dict(getattr(connector, name)) for name in _METRICS}}
 
 
@@ -35,7 +35,7 @@ def restore_logged(trainer: Any, state: Mapping[str, Any]) -> None:
     connector = trainer._logger_connector  # noqa: SLF001 - as above
     results = trainer.fit_loop.epoch_loop._results  # noqa: SLF001 - as above
     for key, entry in state["entries"].items():
-        results[key] = _entry_of(entry, trainer.strategy.reduce)
+        results[key] = _entry_of(entry, trainer)
     for name in _METRICS:
         getattr(connector, name).update(state[name])
     connector._first_loop_iter = False  # noqa: SLF001 - else the next log begins from nothing
@@ -50,7 +50,7 @@ def _entry_state(entry: Any) -> dict[str, Any]:
         "reduction": _REDUCTIONS.index(meta.reduce_fx),
         "syncs": meta.sync.should,
         "rank_zero_only": meta.sync.rank_zero_only,
-        "value": entry.value,
+        "value": entry.value if entry.is_tensor else None,  # else that of a metric
         "rows": getattr(entry, "cumulated_batch_size", None),  # of a mean
         "last": entry._forward_cache,  # noqa: SLF001 - of this batch
         "has_reset": entry.has_reset,
@@ -58,12 +58,16 @@ def _entry_state(entry: Any) -> dict[str, Any]:
     }
 
 
-def _entry_of(state: Mapping[str, Any], reduce: Any) -> Any:
+def _entry_of(state: Mapping[str, Any], trainer: Any) -> Any:
     meta = _Metadata(**state["meta"], reduce_fx=_REDUCTIONS[state["reduction"]])
-    meta.sync = _Sync(fn=reduce, _should=state["syncs"], rank_zero_only=state["rank_zero_only"])
-    entry = _ResultMetric(meta, is_tensor=True)
-    entry.value, entry.has_reset = state["value"], state["has_reset"]
-    if meta.is_mean_reduction:
+    meta.sync = _Sync(
+        fn=trainer.strategy.reduce, _should=state["syncs"], rank_zero_only=state["rank_zero_only"]
+    )
+    is_tensor = meta.metric_attribute is None
+    entry = _ResultMetric(meta, is_tensor=is_tensor)
+    metric = None if is_tensor else trainer.lightning_module.get_submodule(meta.metric_attribute)
+    entry.value, entry.has_reset = state["value"] if is_tensor else metric, state["has_reset"]
+    if is_tensor and meta.is_mean_reduction:
         entry.cumulated_batch_size = state["rows"]
     entry._forward_cache, entry._update_count = state["last"], state["updates"]  # noqa: SLF001 - as above
     return entry

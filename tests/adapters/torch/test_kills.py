@@ -115,7 +115,10 @@ def test_lightning_monitors_the_same_loss_on_all_ranks(
 ) -> None:
     """A kill before the end of the epoch, whose mean has the batches before it too; and behind."""
     said = check(undisturbed, tmp_path, "lightning", "1", moment, "--monitor")
-    said += undisturbed(SCRIPTS / "train_lightning.py", "--monitor")
+    other = undisturbed(SCRIPTS / "train_lightning.py", "--monitor")
+    means = [set(re.findall(r"\[(\d)\] mean (\S+)", text)) for text in (said, other)]
+    assert means[0] == means[1], "metrics of each rank's own"
+    said += other
     assert len(set(re.findall(r"\] loss (\S+)", said))) == 1, said
 
 

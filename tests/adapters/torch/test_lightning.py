@@ -1,5 +1,6 @@
 """The strategy for Lightning on one rank: what it refuses, and what it answers."""
 
+import copy
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -11,9 +12,13 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of Lightning's own imports
     lightning = pytest.importorskip("lightning.pytorch")
 
+import torchmetrics  # noqa: E402 - Lightning needs it
+
 import ftcomm  # noqa: E402 - skipped before, where torch is missing
 import ftcomm.torch as ft  # noqa: E402 - likewise
-from ftcomm.torch.lightning import FtcommStrategy  # noqa: E402 - likewise
+from ftcomm.requests import call_site  # noqa: E402 - likewise
+from ftcomm.torch.lightning import FtcommStrategy, checkpoints  # noqa: E402 - likewise
+from ftcomm.torch.lightning.metrics import metric_states, restore_metrics  # noqa: E402 - likewise
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -110,6 +115,40 @@ def test_hooks_of_the_first_batch_reduce_as_those_of_later_ones(strategy: Ftcomm
 
     fit(strategy, ft.DataLoader(torch.ones(8, 2), batch_size=2), module=Logging())
     assert resuming == [False] * 8
+
+
+def test_a_callback_goes_on_with_the_file_that_it_puts_off() -> None:
+    """Ranks write it together, so a restarted one must not do so earlier, later or never."""
+    first, other = ([lightning.callbacks.ModelCheckpoint(save_last=True)] for _ in range(2))
+    first[0]._last_global_step_saved, first[0]._defer_save_until_validation = 50, True
+    checkpoints.restore_files(other, checkpoints.file_states(first))
+    assert (other[0]._last_global_step_saved, other[0]._defer_save_until_validation) == (50, True)
+
+
+class Measured(Module):
+    """Metrics: one alone, and two that share a state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean = torchmetrics.MeanMetric()
+        kinds = [torchmetrics.MeanSquaredError(), torchmetrics.MeanSquaredError(squared=False)]
+        self.errors = torchmetrics.MetricCollection(dict(zip("ab", kinds, strict=True)))
+
+    def measure(self, value: float) -> None:
+        self.mean.update(value)
+        self.errors.update(torch.tensor([value]), torch.tensor([1.0]))
+
+
+def test_metrics_go_on_where_they_were() -> None:
+    first, other = Measured(), Measured()
+    first.measure(2.0)
+    first.measure(3.0)
+    restore_metrics(other, copy.deepcopy(metric_states(first)))
+    for module in (first, other):
+        module.measure(7.0)
+    assert other.mean.compute() == first.mean.compute() == 4
+    assert other.errors.compute() == first.errors.compute()
+    assert other.mean.update_count == 3
 
 
 def test_batch_norms_over_all_ranks_are_refused(strategy: FtcommStrategy) -> None:

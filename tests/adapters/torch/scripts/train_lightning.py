@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint
+from torchmetrics import MeanMetric
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -26,6 +27,7 @@ class Module(LightningModule):
         self.network = made(kills, torch.float32)
         self.kills = kills
         first = next(self.network.parameters())
+        self.mean = MeanMetric()
         self.average = torch.nn.Parameter(torch.zeros_like(first), requires_grad=False)
 
     def on_train_batch_start(self, *_: Any) -> None:
@@ -37,6 +39,8 @@ class Module(LightningModule):
         x, y = batch
         loss = torch.nn.functional.cross_entropy(self.network(x), y)
         self.log("loss", loss, sync_dist=True, on_step=False, on_epoch=True)
+        self.mean.update(loss.detach())
+        self.log("mean", self.mean, on_step=False, on_epoch=True)
         return loss
 
     def on_train_batch_end(self, *_: Any) -> None:
@@ -67,6 +71,7 @@ class Module(LightningModule):
     def on_train_epoch_start(self) -> None:
         if self.trainer.current_epoch:
             print("loss", self.trainer.callback_metrics["loss"].item())
+            print("mean", self.trainer.callback_metrics["mean"].item())
 
 
 class ManualModule(Module):
