@@ -67,6 +67,7 @@ class LightningCheckpoints(Callback):
         restore_buffers(module, values["buffers"])
         if version == 0:
             module.load_state_dict(checkpoint["state_dict"])
+            self._begin_averages(checkpoint["state_dict"], values["buffers"])
             return
         self._own = {name: values[name] for name in _OWN}
         self._saved_at = self._step = checkpoint["global_step"]
@@ -74,6 +75,14 @@ class LightningCheckpoints(Callback):
         self._connector._loaded_checkpoint = checkpoint  # noqa: SLF001 - as above
         self._connector.restore_model()
         self._connector.restore_callbacks()
+
+    def _begin_averages(self, weights: Mapping[str, Any], buffers: Mapping[str, Any]) -> None:
+        """Have averages of weights begin with rank 0's: each rank has copied its own before."""
+        for callback in self._connector.trainer.callbacks:
+            if isinstance(callback, _AVERAGING):
+                average = callback._average_model.module  # noqa: SLF001 - nothing else gives it
+                average.load_state_dict(weights)
+                restore_buffers(average, buffers)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Refuse data of which every rank would get the same rows, or that have no middle."""

@@ -151,6 +151,21 @@ def test_metrics_go_on_where_they_were() -> None:
     assert other.mean.update_count == 3
 
 
+def test_an_average_that_begins_later_begins_with_the_weights_of_rank_0(
+    strategy: FtcommStrategy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else ranks that have made others would keep and validate other averages until then."""
+    if not hasattr(lightning.callbacks, "EMAWeightAveraging"):
+        pytest.skip("this Lightning has no such callback")
+    first = {"layer.weight": torch.full((1, 2), 5.0), "layer.bias": torch.zeros(1)}
+    found = {"checkpoint": {"state_dict": first}, "buffers": {}}
+    monkeypatch.setattr(checkpoints, "load", lambda *_, **__: ft.RestoredParts(0, found))
+    monkeypatch.setattr(checkpoints, "save", lambda *_, **__: 1)
+    average = lightning.callbacks.EMAWeightAveraging(update_starting_at_step=100)
+    module = fit(strategy, ft.DataLoader(torch.ones(8, 2), batch_size=2), average)
+    assert module.layer.weight.tolist() == [[5, 5]]
+
+
 def test_batch_norms_over_all_ranks_are_refused(strategy: FtcommStrategy) -> None:
     trainer = lightning.Trainer(
         strategy=strategy, max_epochs=1, logger=False, enable_checkpointing=False,
