@@ -5,6 +5,7 @@ from typing import Any
 
 import lightning
 import torch
+import torchmetrics
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.utilities import rank_zero_only
 
@@ -21,7 +22,8 @@ from ftcomm.torch.parts import restore
 from ftcomm.torch.tensors import as_array, as_tensor
 
 _ALIASES = {"avg": "mean", "product": "prod"}
-ftcomm.passes_on(str(Path(lightning.__file__).parent))  # as it makes calls for the script
+for _package in (lightning, torchmetrics):  # as they make calls for the script
+    ftcomm.passes_on(str(Path(_package.__file__).parent))
 
 
 class FtcommStrategy(SingleDeviceStrategy):

@@ -3,6 +3,7 @@
 import copy
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -137,6 +138,10 @@ class Measured(Module):
     def measure(self, value: float) -> None:
         self.mean.update(value)
         self.errors.update(torch.tensor([value]), torch.tensor([1.0]))
+
+
+def test_messages_name_the_line_of_the_script_where_torchmetrics_makes_a_call() -> None:
+    assert f"{Path(torchmetrics.__file__).parent}/" in call_site._folders
 
 
 def test_metrics_go_on_where_they_were() -> None:
