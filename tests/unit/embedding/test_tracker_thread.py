@@ -28,7 +28,7 @@ def time_out() -> NoReturn:
 def test_an_error_may_be_the_reason_why_a_worker_is_given_up() -> None:
     with ftcomm.Tracker(2) as tracker:
         tracker.give_up(1, ValueError("no machine"))
-        with pytest.raises(ftcomm.RankLostError, match="^no machine"):
+        with pytest.raises(ftcomm.RankLostError, match=r"^no machine"):
             tracker.wait()
 
 

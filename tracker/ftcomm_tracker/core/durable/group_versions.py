@@ -71,13 +71,8 @@ def on_store_event(
     match event:
         case SeriesPut():
             group.note_records()
-        case VersionPut(version):
-            group.note_records()
-            group.versions.on_put(version, group.now, out)
-        case ObjectsMissing(version, names, reason):
-            group.versions.on_missing(version, names, reason, out)
-        case PutDelayed(reason):
-            group.versions.on_put_delayed(reason)
+        case VersionPut() | ObjectsMissing() | PutDelayed():
+            _on_version_event(group, event, out)
         case BegunPut():
             on_begun(group)
         case FinishedPut() if group.end.awaits_record:
@@ -94,6 +89,19 @@ def on_store_event(
         case Overtaken(reason):
             _fence_all(group, reason)
     _send(group, out)
+
+
+def _on_version_event(
+    group: GroupState, event: VersionPut | ObjectsMissing | PutDelayed, out: Outbox
+) -> None:
+    match event:
+        case VersionPut(version):
+            group.note_records()
+            group.versions.on_put(version, group.now, out)
+        case ObjectsMissing(version, names, reason):
+            group.versions.on_missing(version, names, reason, out)
+        case PutDelayed(reason):
+            group.versions.on_put_delayed(reason)
 
 
 def advance_versions(group: GroupState) -> None:

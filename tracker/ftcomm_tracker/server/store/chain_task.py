@@ -84,6 +84,7 @@ MISSING_FOR_S = 60.0
 # Settings on which the bytes of results depend; the series has the first attempt's.
 BIT_SETTINGS = ("algorithm", "algorithm_table")
 GONE = "its objects were deleted"
+SHARE = "give --checkpoint a directory that all hosts share"
 MAX_PUTS = 64  # records that wait; a job has two in flight at most, and its end
 
 T = TypeVar("T")
@@ -509,7 +510,7 @@ class ChainTask:
                 if missing:
                     why = f"{missing[0]} is not in the tracker's {self._store.url}"
                     if may_come:
-                        raise MissingObjectError(why)
+                        raise MissingObjectError(why, remedy=SHARE)
                     return ObjectsMissing(effect.version, missing, why)
                 now = int(time.time() * 1e6)
                 self._append_one(record_of(effect, now), nonce)
