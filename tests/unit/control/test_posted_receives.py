@@ -249,7 +249,7 @@ def test_a_source_is_read_ahead_so_far_and_on_where_somebody_waits(receives: Rec
 
 
 def test_a_place_that_was_made_read_only_meanwhile_is_not_read_into(receives: Receives) -> None:
-    """Who reads the link would fail, which may be the control thread."""
+    """The thread that reads the link would fail, which may be the control thread."""
     out = np.empty(3)
     receives.post([], out=out)
     item = MessageItem(0, TAG, 1, bytes(16), Content.ARRAY, 0, out.shape, out.nbytes)

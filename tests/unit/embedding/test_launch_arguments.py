@@ -175,7 +175,7 @@ def test_launches_of_two_threads_send_one_module_by_content(only_here: Any) -> N
     sent: list[bytes] = []
 
     class Beside:
-        """When it is pickled, another thread launches a function of the same module."""
+        """Another thread launches a function of the same module while this is pickled."""
 
         def __reduce__(self) -> tuple[Any, ...]:
             beside.start()

@@ -316,7 +316,7 @@ def test_a_call_that_waits_for_a_users_function_is_released_at_the_end(
 def test_a_call_that_had_looked_before_the_end_does_not_get_the_engine_behind_it(
     line: Line,
 ) -> None:
-    """What it would use is closed by then."""
+    """It would use descriptors that are closed by then."""
     handle, door = line.blocked()
     line.queue.end(door.set, lambda: line.ended.append("finish"))
     assert (handle.wait(), line.ended) == ("went through", ["finish"])

@@ -31,7 +31,7 @@ def written(kind: str, name: str) -> ObjectWritten:
 
 
 async def events_of(chain: ChainTask, *puts: PutVersion | PutFinished) -> list[Event]:
-    """What the roster hears until the job's end is in the chain."""
+    """Return all that the roster hears, until the job's end is in the chain."""
     heard: list[Event] = []
     async with trio.open_nursery() as nursery:
 

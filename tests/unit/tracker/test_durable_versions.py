@@ -147,6 +147,7 @@ def test_a_long_prelude_is_in_objects_whose_headers_can_be_read() -> None:
     out, rounds = advance(of), 0
     while out.put is None:
         rounds += 1
+        assert advance(of).messages == []  # all write
         for rank, order in out.messages:
             assert isinstance(order, WriteObjects)
             kinds = [*order.orders, *([ObjectOrder("prelude")] if order.prelude else [])]
