@@ -205,6 +205,8 @@ class AttackedJob:
         """A watched process of this job."""
         self._numbers += 1
         log = self.folder / f"{role}-{self._numbers}.log"
+        # It lives beside other tests of this process: they must not find it in the list of jobs.
+        variables["XDG_STATE_HOME"] = str(self.folder / "home")
         return start_watched(log, self.watch, role, *arguments, **variables)
 
     def worker(self, number: int) -> subprocess.Popen[bytes]:

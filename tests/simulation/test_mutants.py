@@ -24,7 +24,7 @@ def missing(layer: str) -> str:
     if kind == "explorer":
         try:
             # As the group does: a command keeps the help option of its first context.
-            explore.make_context(kind, rest, parent=click.Context(main))
+            explore.make_context(kind, rest, parent=click.Context(main, **main.context_settings))
         except click.UsageError as error:
             return error.format_message()
         return ""

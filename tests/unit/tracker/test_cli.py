@@ -157,7 +157,8 @@ def test_help_teaches_and_version_is_the_packages() -> None:
 @pytest.mark.parametrize("command", ["serve", "run"])
 def test_every_job_setting_is_an_option_without_a_default_of_its_own(command: str) -> None:
     arguments = ["-n", "2", *(["true"] if command == "run" else [])]
-    parent = click.Context(main)  # a command keeps the help option of its first context
+    # As the group does: a command keeps the help option of its first context.
+    parent = click.Context(main, **main.context_settings)
     with main.commands[command].make_context(command, arguments, parent=parent) as context:
         options = {option.name: option.opts for option in context.command.params}
         found = {name: (options[name], context.params[name]) for name in SETTINGS}
