@@ -124,7 +124,7 @@ def end_all(*, disk_lost: bool, lost_version: int = -1, told: FatalDecision | No
         lost_decisions=[],
         ended=False,
     )
-    simulation = SimpleNamespace(tracker=tracker, store=None)
+    simulation = SimpleNamespace(tracker=tracker, trackers=[tracker], store=None)
     EndRules(simulation).check()  # type: ignore[arg-type]  # as much as it looks at
 
 
