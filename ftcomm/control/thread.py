@@ -7,13 +7,14 @@ import time
 import trio
 
 from ftcomm.config.deadline import overdue
-from ftcomm.control.copies import serve_copies
 from ftcomm.control.driver import Driver, FetchOrder
-from ftcomm.control.fetch import keep_fetching, serve_fetch
+from ftcomm.control.fetching.copies import serve_copies
+from ftcomm.control.fetching.fetch import serve_fetch
+from ftcomm.control.fetching.orders import keep_fetching
+from ftcomm.control.fetching.parts import serve_part
 from ftcomm.control.hub import Deadline, Hub
 from ftcomm.control.links.manager import Listener, keep_dialling
 from ftcomm.control.messages.serving import serve_messages
-from ftcomm.control.parts import serve_part
 from ftcomm.control.tracker_client import keep_tracker_link
 from ftcomm.errors import CollectiveTimeoutError, FtcommError, TrackerLostError
 from ftcomm.protocol.signature import Kind, Signature, signature_text

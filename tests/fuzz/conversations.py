@@ -10,8 +10,8 @@ from typing import Any
 import trio
 
 from ftcomm.config.job_settings import JobSettings
-from ftcomm.control import fetch
-from ftcomm.control.fetch import _receive_item, _serve
+from ftcomm.control.fetching import fetch
+from ftcomm.control.fetching.fetch import _receive_item, _serve
 from ftcomm.control.links.relay import _hear_relay
 from ftcomm.memory.pool import EMPTY
 from ftcomm.protocol.codec import Decoder, encode

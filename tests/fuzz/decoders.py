@@ -170,7 +170,7 @@ TABLE = (
         "to-holder",
         conversations.feed_to_holder,
         seeds.fetch_requests,
-        ("ftcomm.control.fetch.serve_fetch",),
+        ("ftcomm.control.fetching.fetch.serve_fetch",),
         allowed=BROKEN,
     ),
     Decoder(

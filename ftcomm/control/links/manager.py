@@ -15,6 +15,7 @@ import trio
 from ftcomm.config.backoff import ACCEPT_PAUSE_S, LINK_ATTEMPTS, LINK_BACKOFF
 from ftcomm.config.environment import WILDCARDS, parse_endpoint
 from ftcomm.control.driver import Driver
+from ftcomm.control.fetching.prefetch import serve_prefetch
 from ftcomm.control.links.dial import (
     BROKEN,
     RelayLost,
@@ -31,7 +32,6 @@ from ftcomm.control.links.shared_window_setup import serve_shared_window
 from ftcomm.control.links.shm_setup import answer_offer, shares_memory
 from ftcomm.control.links.unix_sockets import listen_locally
 from ftcomm.control.message_stream import send_at_once, server_hello, server_proof
-from ftcomm.control.prefetch import serve_prefetch
 from ftcomm.diagnostics.os_errors import describe
 from ftcomm.errors import ConfigError, ProtocolError
 from ftcomm.protocol.handshake import (

@@ -12,8 +12,8 @@ from collections.abc import Callable
 import numpy as np
 import xxhash
 
+from ftcomm.control.fetching.parts import part_for
 from ftcomm.control.hub import Hub
-from ftcomm.control.parts import part_for
 from ftcomm.control.thread import ControlThread
 from ftcomm.engine.locked_machine import LockedMachine
 from ftcomm.engine.runs.copied_replay import CopiedReplay

@@ -13,9 +13,9 @@ import trio
 import trio.lowlevel
 
 from ftcomm.config.job_settings import JobSettings
-from ftcomm.control import copies
-from ftcomm.control.copies import ask_for_copies
 from ftcomm.control.epoch_scopes import EpochScopes
+from ftcomm.control.fetching import copies, request_link
+from ftcomm.control.fetching.copies import ask_for_copies
 from ftcomm.control.message_stream import receive_message, send_all, send_message
 from ftcomm.control.user_news import UserNews
 from ftcomm.errors import ProtocolError
@@ -168,7 +168,7 @@ async def ask(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, answer: by
     async def opened(*_: object) -> Any:
         return near
 
-    monkeypatch.setattr(copies, "open_peer", opened)
+    monkeypatch.setattr(request_link, "open_peer", opened)
     with far:
         nursery.start_soon(ask_for_copies, driver, FetchCopies(2, 1, NAMES))
         assert await receive_message(far) == CopyRequest(2, NAMES)

@@ -15,8 +15,8 @@ import trio
 from ftcomm.collectives import chunking
 from ftcomm.collectives.dtypes import dtype_code
 from ftcomm.config.job_settings import JobSettings
-from ftcomm.control import fetch
-from ftcomm.control.fetch import _fetch_from
+from ftcomm.control.fetching import fetch, request_link
+from ftcomm.control.fetching.fetch import _fetch_from
 from ftcomm.control.message_stream import receive_message, send_all
 from ftcomm.protocol.codec import encode
 from ftcomm.protocol.link_messages import FetchEnd, FetchItem, FetchWait
@@ -72,7 +72,7 @@ async def fetched_from(
     async def open_peer(*_: object) -> Any:
         return near
 
-    monkeypatch.setattr(fetch, "open_peer", open_peer)
+    monkeypatch.setattr(request_link, "open_peer", open_peer)
     effects: list[Effect] = []
     parts = {
         "settings": JobSettings(),

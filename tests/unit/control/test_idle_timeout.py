@@ -9,8 +9,8 @@ import trio
 import trio.testing
 
 from ftcomm.config.job_settings import SILENT_WINDOWS, JobSettings
-from ftcomm.control import fetch
-from ftcomm.control.fetch import _fetch_from
+from ftcomm.control.fetching import request_link
+from ftcomm.control.fetching.fetch import _fetch_from
 from ftcomm.control.links import manager
 from ftcomm.control.links.manager import Listener
 from ftcomm.control.tracker_client import _read_some
@@ -38,7 +38,7 @@ async def test_a_holder_that_falls_silent_while_it_serves_is_suspected(
     async def open_peer(*_: object) -> Any:
         return near
 
-    monkeypatch.setattr(fetch, "open_peer", open_peer)
+    monkeypatch.setattr(request_link, "open_peer", open_peer)
     with near, far, trio.move_on_after(MUCH_LATER_S):
         await _fetch_from(driver, StartFetch(2, 1, -1, (), -1, ()))
     ((ended),) = driver.events

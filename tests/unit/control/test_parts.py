@@ -13,10 +13,10 @@ import trio
 
 from ftcomm.collectives.dtypes import dtype_code
 from ftcomm.config.job_settings import JobSettings
-from ftcomm.control import parts
 from ftcomm.control.epoch_scopes import EpochScopes
+from ftcomm.control.fetching import parts, request_link
+from ftcomm.control.fetching.parts import ask_for_parts, part_for
 from ftcomm.control.message_stream import receive_message, send_all, send_message
-from ftcomm.control.parts import ask_for_parts, part_for
 from ftcomm.control.user_news import UserNews
 from ftcomm.errors import ProtocolError
 from ftcomm.memory.pool import LoggedResult
@@ -196,7 +196,7 @@ async def asked(monkeypatch: pytest.MonkeyPatch, said: bytes) -> tuple[WorkerMac
     async def open_peer(*_: object) -> Any:
         return near
 
-    monkeypatch.setattr(parts, "open_peer", open_peer)
+    monkeypatch.setattr(request_link, "open_peer", open_peer)
     with near, far:
         async with trio.open_nursery() as nursery:
             driver = a_driver(core, nursery)

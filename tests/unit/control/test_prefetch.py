@@ -10,8 +10,8 @@ import pytest
 import trio
 
 from ftcomm.config.job_settings import JobSettings
-from ftcomm.control import prefetch
 from ftcomm.control.epoch_scopes import EpochScopes
+from ftcomm.control.fetching import prefetch
 from ftcomm.control.message_stream import receive_message, send_all, send_message
 from ftcomm.protocol.codec import encode
 from ftcomm.protocol.link_messages import FetchEnd, FetchRequest

@@ -1,9 +1,7 @@
 """Copies of results: links over which a rank asks for what other ranks hold of it, or should give.
 
-A link is authenticated as any link of its epoch.  It asks once, for several results by name, and
-receives each or the word that there is none.  A rank that has yet to get its own result says so
-until it has, so only silence ends a link early.  Both sides are tasks of control threads: a rank
-serves while its user computes (rule R20).
+A request names several results, and is answered by each, or by the word that there is none.  A rank
+that has yet to get its own result says so until it has (rule R20).
 """
 
 import functools
@@ -12,10 +10,10 @@ import numpy as np
 import trio
 
 from ftcomm.control.driver import Driver
-from ftcomm.control.idle_timeout import IdleTimeoutStream
-from ftcomm.control.links.checksums import checked_stream
+from ftcomm.control.fetching.offers import await_offer
+from ftcomm.control.fetching.request_link import answering, receive_request, request_link
 from ftcomm.control.links.dial import BROKEN, RelayLost
-from ftcomm.control.links.manager import link_down, open_peer
+from ftcomm.control.links.manager import link_down
 from ftcomm.control.message_stream import (
     ByteStream,
     receive_into,
@@ -23,7 +21,6 @@ from ftcomm.control.message_stream import (
     send_all,
     send_message,
 )
-from ftcomm.control.offers import await_offer
 from ftcomm.diagnostics.os_errors import describe
 from ftcomm.errors import ProtocolError
 from ftcomm.memory.packed_result import result_digest
@@ -38,29 +35,23 @@ from ftcomm.recovery.events import CopyFetched, CopyLost, FetchCopies
 
 
 async def serve_copies(driver: Driver, sock: trio.socket.SocketType, context: DataContext) -> None:
-    """Send what the rank asks for that may have it; an epoch change ends it."""
-    with driver.epoch_scopes.opened():
-        try:
-            stream = checked_stream(driver.hub, sock, context.from_rank)
-            await _serve(driver, stream, context)
-        except BROKEN as error:
-            driver.hub.log.debug("serving rank %d ended: %r", context.from_rank, error)
+    """Send what the rank asks for that may have it."""
+    with answering(driver, sock, context) as stream:
+        await _serve(driver, stream, context)
 
 
-async def _serve(driver: Driver, sock: ByteStream, context: DataContext) -> None:
-    request = await receive_message(sock)
-    if not isinstance(request, CopyRequest) or request.epoch != context.epoch:
-        raise ProtocolError(f"expected a request of epoch {context.epoch}, got {request!r:.200}")
+async def _serve(driver: Driver, stream: ByteStream, context: DataContext) -> None:
+    request = await receive_request(stream, context.epoch, CopyRequest)
     for name in request.names:
         look = functools.partial(driver.hub.core.copied.offer, name, context.from_rank)
-        offer = await await_offer(driver, sock, look)
+        offer = await await_offer(driver, stream, look)
         driver.hub.fault("serving")
         if isinstance(offer, Offer):
-            await send_message(sock, CopyItem(0, 0, offer.value))
+            await send_message(stream, CopyItem(0, 0, offer.value))
             continue
         raw = offer.value.raw()
-        await send_message(sock, CopyItem(offer.epoch, raw.nbytes))
-        await send_all(sock, raw)
+        await send_message(stream, CopyItem(offer.epoch, raw.nbytes))
+        await send_all(stream, raw)
 
 
 # --- the side of the rank that lacks results ----------------------------------------------------
@@ -76,10 +67,7 @@ async def ask_for_copies(driver: Driver, order: FetchCopies) -> None:
 async def _ask(driver: Driver, order: FetchCopies) -> None:
     epoch, rank, due = order.epoch, order.rank, list(order.names)
     try:
-        sock = await open_peer(driver, epoch, rank, "copies")
-        with sock, driver.hub.kept_from_children(sock):
-            patient = IdleTimeoutStream(sock, driver.hub.settings.detect_within)
-            stream = checked_stream(driver.hub, patient, rank)
+        async with request_link(driver, epoch, rank, "copies") as stream:
             await send_message(stream, CopyRequest(epoch, order.names))
             while due:
                 answer = await _answer(driver, stream, order, due[0])

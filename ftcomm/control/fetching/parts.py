@@ -1,9 +1,7 @@
 """Parts of contributed calls: links over which a rank asks for what others give to a call (R20).
 
-A part link is authenticated as any link of its epoch.  It asks once, and then receives one part.
-The rank that is asked may have been restarted itself: it says so until it has made that call again,
-so only silence ends a link early.  Both sides are tasks of control threads: a rank serves while its
-user computes.
+A request is answered by one part.  The rank that is asked may have been restarted itself: it says
+so until it has made that call again.
 """
 
 import functools
@@ -14,10 +12,10 @@ import numpy as np
 import trio
 
 from ftcomm.control.driver import Driver
-from ftcomm.control.idle_timeout import IdleTimeoutStream
-from ftcomm.control.links.checksums import checked_stream
+from ftcomm.control.fetching.offers import await_offer
+from ftcomm.control.fetching.request_link import answering, receive_request, request_link
 from ftcomm.control.links.dial import BROKEN, RelayLost
-from ftcomm.control.links.manager import link_down, open_peer
+from ftcomm.control.links.manager import link_down
 from ftcomm.control.message_stream import (
     ByteStream,
     receive_into,
@@ -25,7 +23,6 @@ from ftcomm.control.message_stream import (
     send_all,
     send_message,
 )
-from ftcomm.control.offers import await_offer
 from ftcomm.diagnostics.os_errors import describe
 from ftcomm.errors import ProtocolError
 from ftcomm.memory.pool import LoggedResult, dtype_from_wire, stored_from_wire
@@ -41,29 +38,23 @@ from ftcomm.recovery.events import FetchParts, PartFetched, PartLost
 
 
 async def serve_part(driver: Driver, sock: trio.socket.SocketType, context: DataContext) -> None:
-    """Send one part to the rank that asks; an epoch change ends it: the next plan asks again."""
-    with driver.epoch_scopes.opened():
-        try:
-            stream = checked_stream(driver.hub, sock, context.from_rank)
-            await _serve(driver, stream, context)
-        except BROKEN as error:
-            driver.hub.log.debug("serving rank %d ended: %r", context.from_rank, error)
+    """Send one part to the rank that asks."""
+    with answering(driver, sock, context) as stream:
+        await _serve(driver, stream, context)
 
 
-async def _serve(driver: Driver, sock: ByteStream, context: DataContext) -> None:
-    request = await receive_message(sock)
-    if not isinstance(request, PartRequest) or request.epoch != context.epoch:
-        raise ProtocolError(f"expected a request of epoch {context.epoch}, got {request!r:.200}")
+async def _serve(driver: Driver, stream: ByteStream, context: DataContext) -> None:
+    request = await receive_request(stream, context.epoch, PartRequest)
     look = functools.partial(driver.hub.core.contributed.offer, request.position)
-    offer = await await_offer(driver, sock, look)
+    offer = await await_offer(driver, stream, look)
     driver.hub.fault("serving")
     if isinstance(offer, Offer):
-        await send_message(sock, FetchEnd(offer.value))
+        await send_message(stream, FetchEnd(offer.value))
         return
     part = part_for(offer, context.from_rank)
     raw = part.raw()
-    await send_message(sock, PartItem(offer.signature, part.dtype, part.shape, raw.nbytes))
-    await send_all(sock, raw)
+    await send_message(stream, PartItem(offer.signature, part.dtype, part.shape, raw.nbytes))
+    await send_all(stream, raw)
 
 
 def part_for(contribution: Contribution, rank: int) -> LoggedResult:
@@ -91,10 +82,7 @@ async def _ask(driver: Driver, epoch: int, position: Position, rank: int) -> Non
 
 async def _ask_rank(driver: Driver, epoch: int, position: Position, rank: int) -> None:
     try:
-        sock = await open_peer(driver, epoch, rank, "part")
-        with sock, driver.hub.kept_from_children(sock):
-            patient = IdleTimeoutStream(sock, driver.hub.settings.detect_within)
-            stream = checked_stream(driver.hub, patient, rank)
+        async with request_link(driver, epoch, rank, "part") as stream:
             await send_message(stream, PartRequest(epoch, position))
             answer = await _answer(driver, stream, position, rank)
     except RelayLost as error:  # the rank itself is not to blame

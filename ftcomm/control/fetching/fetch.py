@@ -1,9 +1,7 @@
-"""Catching up in bulk: fetch links over which a holder serves its checkpoint and log.
+"""Catching up in bulk: links over which a holder serves its checkpoint and log.
 
-A fetch link is authenticated as any link of its epoch.  It asks once, then receives items: a
-framed header and raw bytes behind it.  It belongs to the control threads of both sides, so that a
-holder serves while its user computes.  Only silence ends it early: a holder that has to pack a
-lazy checkpoint first says so all the time, and a slow link may be as slow as it is.
+A request is answered by items: a framed header and raw bytes behind it.  A holder that has to pack
+a lazy checkpoint first says so all the time.
 """
 
 from collections.abc import Callable
@@ -15,12 +13,10 @@ import trio
 from ftcomm.collectives.chunking import STATE_LIMIT, pieces
 from ftcomm.config.job_settings import PACKING_SIGNS
 from ftcomm.control.background import BackgroundError, run_in_background
-from ftcomm.control.copies import ask_for_copies
-from ftcomm.control.driver import Driver, FetchOrder
-from ftcomm.control.idle_timeout import IdleTimeoutStream
-from ftcomm.control.links.checksums import checked_stream
+from ftcomm.control.driver import Driver
+from ftcomm.control.fetching.request_link import answering, receive_request, request_link
 from ftcomm.control.links.dial import BROKEN, RelayLost
-from ftcomm.control.links.manager import link_down, open_peer
+from ftcomm.control.links.manager import link_down
 from ftcomm.control.message_stream import (
     ByteStream,
     receive_into,
@@ -28,9 +24,6 @@ from ftcomm.control.message_stream import (
     send_all,
     send_message,
 )
-from ftcomm.control.messages.asking import MessageLinks
-from ftcomm.control.parts import ask_for_parts
-from ftcomm.control.prefetch import prefetch
 from ftcomm.diagnostics.os_errors import describe
 from ftcomm.errors import ProtocolError, StateChangedError
 from ftcomm.memory.pool import EMPTY, Array, LoggedResult, dtype_from_wire, stored_from_wire
@@ -39,16 +32,12 @@ from ftcomm.protocol.link_messages import FetchEnd, FetchItem, FetchRequest, Fet
 from ftcomm.protocol.position import PRELUDE
 from ftcomm.protocol.signature import is_contributed, scalar_of
 from ftcomm.recovery.events import (
-    AskForMessages,
     CheckpointFetched,
     FatalFound,
-    FetchCopies,
     FetchEnded,
-    FetchParts,
     LocalFetched,
     ResultFetched,
     StartFetch,
-    StartPrefetch,
 )
 from ftcomm.recovery.fetch_orders import ExpectedItems, Item, items_of
 from ftcomm.state.layout import Packed, behind_each_other
@@ -60,18 +49,13 @@ _Outcome = Packed | StateChangedError | BackgroundError | None  # of packing a s
 
 
 async def serve_fetch(driver: Driver, sock: trio.socket.SocketType, context: DataContext) -> None:
-    """Send what is asked for; an epoch change ends it, and the next plan asks again."""
-    with driver.epoch_scopes.opened():
-        try:
-            await _serve(driver, checked_stream(driver.hub, sock, context.from_rank), context.epoch)
-        except BROKEN as error:
-            driver.hub.log.debug("serving rank %d ended: %r", context.from_rank, error)
+    """Send what is asked for."""
+    with answering(driver, sock, context) as stream:
+        await _serve(driver, stream, context.epoch)
 
 
 async def _serve(driver: Driver, sock: ByteStream, epoch: int) -> None:
-    request = await receive_message(sock)
-    if not isinstance(request, FetchRequest) or request.epoch != epoch:
-        raise ProtocolError(f"expected a fetch request of epoch {epoch}, got {request!r:.200}")
+    request = await receive_request(sock, epoch, FetchRequest)
     state = None
     if request.load > PRELUDE:
         try:
@@ -188,23 +172,8 @@ def _as_stored(raw: Packed) -> LoggedResult:
 # --- the fetcher's side -----------------------------------------------------------------------
 
 
-async def keep_fetching(driver: Driver, orders: trio.MemoryReceiveChannel[FetchOrder]) -> None:
-    """Carry out the plans' fetches, one task for each source, and what else is fetched."""
-    messages = MessageLinks(driver)
-    async for order in orders:
-        if isinstance(order, StartPrefetch):
-            driver.nursery.start_soon(prefetch, driver, order)
-        elif isinstance(order, FetchParts):
-            ask_for_parts(driver, order)
-        elif isinstance(order, FetchCopies):
-            driver.nursery.start_soon(ask_for_copies, driver, order)
-        elif isinstance(order, AskForMessages):
-            messages.ask(order)
-        else:
-            driver.nursery.start_soon(_fetch, driver, order)
-
-
-async def _fetch(driver: Driver, order: StartFetch) -> None:
+async def fetch(driver: Driver, order: StartFetch) -> None:
+    """Take what the plan orders from one source; `FetchEnded` follows, unless the epoch ends."""
     with driver.epoch_scopes.opened():
         if driver.hub.core.view.epoch == order.epoch:
             await _fetch_from(driver, order)
@@ -213,18 +182,8 @@ async def _fetch(driver: Driver, order: StartFetch) -> None:
 async def _fetch_from(driver: Driver, order: StartFetch) -> None:
     failure = ""
     try:
-        sock = await open_peer(driver, order.epoch, order.source, "fetch")
-        with sock, driver.hub.kept_from_children(sock):
-            request = FetchRequest(
-                epoch=order.epoch,
-                load=order.load,
-                runs=order.runs,
-                local_version=order.local_version,
-                locals=order.locals,
-            )
-            patient = IdleTimeoutStream(sock, driver.hub.settings.detect_within)
-            stream = checked_stream(driver.hub, patient, order.source)
-            await send_message(stream, request)
+        async with request_link(driver, order.epoch, order.source, "fetch") as stream:
+            await send_message(stream, _request_of(order))
             due = ExpectedItems(order)
             while await _receive_item(driver, stream, order.epoch, due):
                 pass
@@ -234,6 +193,16 @@ async def _fetch_from(driver: Driver, order: StartFetch) -> None:
     except BROKEN as error:
         failure = describe(error)
     driver.apply(FetchEnded(order.epoch, order.source, failure))
+
+
+def _request_of(order: StartFetch) -> FetchRequest:
+    return FetchRequest(
+        epoch=order.epoch,
+        load=order.load,
+        runs=order.runs,
+        local_version=order.local_version,
+        locals=order.locals,
+    )
 
 
 async def _receive_item(driver: Driver, sock: ByteStream, epoch: int, due: ExpectedItems) -> bool:

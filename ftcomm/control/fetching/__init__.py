@@ -1,0 +1,1 @@
+"""Requests of one rank to another in an epoch: the log, parts of calls, copies; also of spares."""
