@@ -10,11 +10,24 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
 
 import ftcomm
 import ftcomm.torch as ft
 
-GLOO, OURS, BACKEND = "gloo, DDP", "ftcomm.torch.DDP", 'backend "ftcomm", DDP'
+GLOO, GLOO_UNUSED, GLOO_FSDP = "gloo, DDP", "gloo, DDP that finds unused", "gloo, FSDP2"
+OURS, BACKEND, FSDP = "ftcomm.torch.DDP", 'backend "ftcomm", DDP', 'backend "ftcomm", FSDP2'
+# Each way is compared with the same over gloo.  The backend needs `find_unused_parameters=True`,
+# which costs gloo a reduction more too; who comes from gloo has not had it.
+PEERS = {
+    GLOO: GLOO,
+    GLOO_UNUSED: GLOO,
+    OURS: GLOO,
+    BACKEND: GLOO,
+    GLOO_FSDP: GLOO_FSDP,
+    FSDP: GLOO_FSDP,
+}
 ROWS = 32
 WARM_UP = 5  # turns that are not counted
 CHECKPOINT_EVERY = 10  # turns
@@ -26,6 +39,15 @@ def made(width: int) -> Any:
     torch.manual_seed(0)
     layers = [torch.nn.Linear(width, width) for _ in range(3)]
     return torch.nn.Sequential(layers[0], torch.nn.ReLU(), layers[1], torch.nn.ReLU(), layers[2])
+
+
+def sharded(model: Any, group: Any) -> Any:
+    """The model with each layer's parameters, and what is left, shared out over the group."""
+    mesh = DeviceMesh.from_group(group, "cpu")
+    for layer in model:
+        if isinstance(layer, torch.nn.Linear):
+            fully_shard(layer, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
 
 
 def step_of(model: Any, x: Any) -> Step:
@@ -46,8 +68,11 @@ def ways(comm: ftcomm.Communicator, width: int) -> dict[str, Step]:
     group = dist.new_group(backend="ftcomm")
     models = {
         GLOO: ddp(made(width)),
+        GLOO_UNUSED: ddp(made(width), find_unused_parameters=True),
         OURS: ft.DDP(made(width), comm),
         BACKEND: ddp(made(width), process_group=group, find_unused_parameters=True),
+        GLOO_FSDP: sharded(made(width), dist.group.WORLD),
+        FSDP: sharded(made(width), group),
     }
     x = torch.randn(ROWS, width, generator=torch.Generator().manual_seed(comm.rank))
     return {way: step_of(model, x) for way, model in models.items()}
@@ -67,10 +92,10 @@ def timed(steps: dict[str, Step], first: int) -> dict[str, float]:
 
 
 def summary(turns: list[dict[str, float]]) -> dict[str, Any]:
-    """Median milliseconds of each way, and median and quartiles of its ratio to gloo's."""
+    """Median milliseconds of each way, and median and quartiles of its ratio to its peer."""
     found = {}
     for way in turns[0]:
-        ratios = [turn[way] / turn[GLOO] for turn in turns]
+        ratios = [turn[way] / turn[PEERS[way]] for turn in turns]
         low, ratio, high = statistics.quantiles(ratios, n=4)
         ms = statistics.median(turn[way] for turn in turns)
         found[way] = {"ms": ms, "ratio": ratio, "low": low, "high": high}

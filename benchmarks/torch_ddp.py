@@ -1,7 +1,7 @@
-"""A training step by ftcomm.torch.DDP beside torch's DDP over gloo, in turns, on two ranks.
+"""A training step by ftcomm.torch.DDP and by the backend beside torch's over gloo, in turns.
 
     python benchmarks/torch_ddp.py
-    python benchmarks/torch_ddp.py --quick --json
+    python benchmarks/torch_ddp.py -n 2 --quick --json
 
 Every way trains a model of its own in the same processes.  In each turn each way makes one step, in
 an order that changes from turn to turn, so that the machine's other load falls on all of them.  The
@@ -9,6 +9,7 @@ figure is the median of the ratios within the turns.  It needs torch: pip instal
 """
 
 import argparse
+import itertools
 import json
 import os
 import subprocess
@@ -21,16 +22,16 @@ from _machine import machine_facts
 from _report import table
 
 WORKER = Path(__file__).with_name("_torch_ddp_worker.py")
-RANKS = 2
+WORLD_SIZES = (2, 4)
 WIDTHS = {"0.6 MB": 223, "20 MB": 1290}  # of three layers
 TURNS, QUICK_TURNS = 200, 20
 
 
-def measure(width: int, turns: int) -> dict[str, Any]:
+def measure(ranks: int, width: int, turns: int) -> dict[str, Any]:
     """Return the result of rank 0 for a model of this width."""
     with tempfile.TemporaryDirectory(prefix="ftcomm-bench-") as folder:
         out = Path(folder) / "figures"
-        tracker = [sys.executable, "-m", "ftcomm_tracker", "run", "-n", str(RANKS)]
+        tracker = [sys.executable, "-m", "ftcomm_tracker", "run", "-n", str(ranks)]
         tracker += ["--state-dir", f"{folder}/job", "--"]
         worker = [str(WORKER), str(width), str(turns), str(Path(folder) / "gloo"), str(out)]
         subprocess.run(
@@ -44,21 +45,25 @@ def measure(width: int, turns: int) -> dict[str, Any]:
 
 
 def take(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """The machine, then one line for each size of the gradients and each way."""
+    """The machine, then one line for each number of ranks, size of the gradients, and way."""
     lines: list[dict[str, Any]] = [{"machine": machine_facts(), "quick": arguments.quick}]
-    for size, width in WIDTHS.items():
-        found = measure(width, QUICK_TURNS if arguments.quick else TURNS)
-        lines += [{"gradients": size, "way": way, **facts} for way, facts in found.items()]
+    turns = QUICK_TURNS if arguments.quick else TURNS
+    world_sizes = [int(text) for text in arguments.world_sizes.split(",")]
+    for ranks, (size, width) in itertools.product(world_sizes, WIDTHS.items()):
+        found = measure(ranks, width, turns)
+        lines += [
+            {"ranks": ranks, "gradients": size, "way": way, **facts} for way, facts in found.items()
+        ]
     return lines
 
 
 def as_table(lines: list[dict[str, Any]]) -> str:
     """One row for each way."""
-    head = ["gradients", "way", "ms a step", "of gloo's", "quartiles"]
+    head = ["ranks", "gradients", "way", "ms a step", "of gloo's", "quartiles"]
     rows = [
         [
-            line["gradients"], line["way"], f"{line['ms']:.2f}", f"{line['ratio']:.2f}",
-            f"{line['low']:.2f} to {line['high']:.2f}",
+            str(line["ranks"]), line["gradients"], line["way"], f"{line['ms']:.2f}",
+            f"{line['ratio']:.2f}", f"{line['low']:.2f} to {line['high']:.2f}",
         ]
         for line in lines
         if "way" in line
@@ -71,6 +76,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("-n", "--world-sizes", default=",".join(map(str, WORLD_SIZES)))
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_TURNS} turns")
     parser.add_argument("--json", action="store_true", help="JSON lines, the machine first")
     arguments = parser.parse_args()
