@@ -17,6 +17,7 @@ from ftcomm.torch.lightning.metrics import metric_states, restore_metrics
 from ftcomm.torch.parts import (
     frozen_in,
     other_buffers,
+    prepare_buffers,
     random_states,
     restore_buffers,
     restore_frozen,
@@ -63,11 +64,13 @@ class LightningCheckpoints(Callback):
             self._comm, local=self._own_state({}), rng=False, checkpoint=fresh,
             buffers=other_buffers(module),
         )  # fmt: skip
-        checkpoint = values["checkpoint"]
-        restore_buffers(module, values["buffers"])
+        checkpoint, buffers = values["checkpoint"], values["buffers"]
+        weights = checkpoint.get("current_model_state", checkpoint["state_dict"])
+        prepare_buffers(module, weights, buffers)
+        restore_buffers(module, buffers)
         if version == 0:
-            module.load_state_dict(checkpoint["state_dict"])
-            self._begin_averages(checkpoint["state_dict"], values["buffers"])
+            module.load_state_dict(weights)
+            self._begin_averages(weights, buffers)
             return
         self._own = {name: values[name] for name in _OWN}
         self._saved_at = self._step = checkpoint["global_step"]
