@@ -62,7 +62,7 @@ class LightningCheckpoints(Callback):
         fresh = {"state_dict": dict(module.state_dict())}
         version, values = load(
             self._comm, local=self._own_state({}), rng=False, checkpoint=fresh,
-            buffers=other_buffers(module),
+            buffers=other_buffers(module), averages=self._buffers_of_averages(),
         )  # fmt: skip
         checkpoint, buffers = values["checkpoint"], values["buffers"]
         weights = checkpoint.get("current_model_state", checkpoint["state_dict"])
@@ -78,14 +78,26 @@ class LightningCheckpoints(Callback):
         self._connector._loaded_checkpoint = checkpoint  # noqa: SLF001 - as above
         self._connector.restore_model()
         self._connector.restore_callbacks()
+        for average, others in zip(self._averages(), values["averages"], strict=True):
+            restore_buffers(average, others)
 
     def _begin_averages(self, weights: Mapping[str, Any], buffers: Mapping[str, Any]) -> None:
         """Have averages of weights begin with rank 0's: each rank has copied its own before."""
-        for callback in self._connector.trainer.callbacks:
-            if isinstance(callback, _AVERAGING):
-                average = callback._average_model.module  # noqa: SLF001 - nothing else gives it
-                average.load_state_dict(weights)
-                restore_buffers(average, buffers)
+        for average in self._averages():
+            average.load_state_dict(weights)
+            restore_buffers(average, buffers)
+
+    def _averages(self) -> list[Any]:
+        """The modules in which callbacks average weights and buffers."""
+        return [
+            callback._average_model.module  # noqa: SLF001 - nothing else gives it
+            for callback in self._connector.trainer.callbacks
+            if isinstance(callback, _AVERAGING)
+        ]
+
+    def _buffers_of_averages(self) -> list[dict[str, Any]]:
+        """Buffers that the callbacks leave out of Lightning's checkpoint, equal on all ranks."""
+        return [other_buffers(average) for average in self._averages()]
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Refuse data of which every rank would get the same rows, or that have no middle."""
@@ -169,8 +181,10 @@ class LightningCheckpoints(Callback):
         broadcast_buffers(self._comm, module)
         checkpoint = self._connector.dump_checkpoint(weights_only=False)
         own = self._own_state(checkpoint.pop("callbacks", {}))
-        buffers = other_buffers(module)
-        save(self._comm, local=own, rng=False, checkpoint=checkpoint, buffers=buffers)
+        save(
+            self._comm, local=own, rng=False, checkpoint=checkpoint, buffers=other_buffers(module),
+            averages=self._buffers_of_averages(),
+        )  # fmt: skip
 
     def _own_state(self, callbacks: Mapping[str, Any]) -> dict[str, Any]:
         """Content that differs between ranks.
@@ -232,6 +246,12 @@ def check_callbacks(callbacks: Iterable[Any]) -> None:
     Raises:
         ConfigError: the message names the callback.
     """
+    callbacks = list(callbacks)
+    if sum(isinstance(each, _AVERAGING) for each in callbacks) > 1:
+        raise ftcomm.ConfigError(
+            "several callbacks average weights, and Lightning's checkpoint holds one average",
+            remedy="leave one of them",
+        )
     for callback in callbacks:
         if isinstance(callback, lightning_callbacks.LearningRateFinder):
             raise ftcomm.ConfigError(
