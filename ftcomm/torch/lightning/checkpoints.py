@@ -77,6 +77,7 @@ class LightningCheckpoints(Callback):
         checkpoint["callbacks"] = values["callbacks"]
         self._connector._loaded_checkpoint = checkpoint  # noqa: SLF001 - as above
         self._connector.restore_model()
+        self._connector.restore_datamodule()
         self._connector.restore_callbacks()
         for average, others in zip(self._averages(), values["averages"], strict=True):
             restore_buffers(average, others)

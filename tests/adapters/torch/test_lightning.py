@@ -215,6 +215,35 @@ def test_buffers_of_an_average_that_no_state_dict_has_go_on_where_they_were(
     assert fitted() == undisturbed
 
 
+def test_a_data_module_goes_on_with_its_state(
+    strategy: FtcommStrategy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = []
+
+    class Data(lightning.LightningDataModule):
+        def train_dataloader(self) -> Any:
+            return ft.DataLoader(torch.ones(8, 2), batch_size=2)
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"stage": 3}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            loaded.append(state)
+
+    kept: list[dict[str, Any]] = []
+
+    def save(_: Any, **parts: Any) -> int:
+        kept.append(copy.deepcopy({**parts.pop("local"), **parts}))
+        return len(kept)
+
+    monkeypatch.setattr(checkpoints, "save", save)
+    fit(strategy, Data())
+    assert loaded == []
+    monkeypatch.setattr(checkpoints, "load", lambda *_, **__: ft.RestoredParts(2, kept[1]))
+    fit(strategy, Data())
+    assert loaded == [{"stage": 3}]
+
+
 def test_batch_norms_over_all_ranks_are_refused(strategy: FtcommStrategy) -> None:
     trainer = lightning.Trainer(
         strategy=strategy, max_epochs=1, logger=False, enable_checkpointing=False,
