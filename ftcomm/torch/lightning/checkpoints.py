@@ -113,16 +113,16 @@ class LightningCheckpoints(Callback):
                 "an epoch has one batch, and checkpoints are kept in the middle of epochs",
                 remedy="use smaller batches, or a data set that repeats its rows",
             )
+        trainer.train_dataloader.before_first_batch = self._restore_random
         # Lightning calls it behind all callbacks, and nothing of a batch may follow its checkpoint.
         self._end_batch = pl_module.on_train_batch_end
         pl_module.on_train_batch_end = self._end_and_keep
 
     def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
-        """Go on with the checkpoint's random numbers and values, whatever came since."""
+        """Go on with the checkpoint's values, whatever came since."""
         trainer.strategy.end_resuming()  # other hooks of the batch may reduce what they log
         if self._own is not None:
             module = trainer.lightning_module
-            restore_random_states(self._own["random"])
             restore_metrics(module, self._own["metrics"])
             restore_logged(trainer, self._own["logged"])
             restore_files(trainer.callbacks, self._own["files"])
@@ -130,6 +130,11 @@ class LightningCheckpoints(Callback):
             if self._own["gradients"]:
                 restore_gradients(module.parameters(), self._own["gradients"])
             self._own = None
+
+    def _restore_random(self) -> None:
+        """Go on with the checkpoint's random numbers, before data sets draw from them."""
+        if self._own is not None:
+            restore_random_states(self._own["random"])
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
         """Take rank 0's buffers, if a callback behind this one adds them to an average."""

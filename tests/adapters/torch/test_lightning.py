@@ -244,6 +244,37 @@ def test_a_data_module_goes_on_with_its_state(
     assert loaded == [{"stage": 3}]
 
 
+class Noisy(torch.utils.data.Dataset):
+    """Rows with noise that is drawn as they are read, as by augmentations."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, row: int) -> Any:
+        return torch.rand(2) + row
+
+
+def test_data_sets_draw_the_random_numbers_behind_the_checkpoint(
+    strategy: FtcommStrategy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a restarted rank would train on other rows in its first batch, and drop others out."""
+    kept: list[dict[str, Any]] = []
+
+    def save(_: Any, **parts: Any) -> int:
+        kept.append(copy.deepcopy({**parts.pop("local"), **parts}))
+        return len(kept)
+
+    def fitted(seed: int) -> list[float]:
+        torch.manual_seed(seed)
+        module = fit(strategy, ft.DataLoader(Noisy(), batch_size=2))
+        return [value for p in module.parameters() for value in p.flatten().tolist()]
+
+    monkeypatch.setattr(checkpoints, "save", save)
+    undisturbed = fitted(1)
+    monkeypatch.setattr(checkpoints, "load", lambda *_, **__: ft.RestoredParts(2, kept[1]))
+    assert fitted(2) == undisturbed
+
+
 def test_batch_norms_over_all_ranks_are_refused(strategy: FtcommStrategy) -> None:
     trainer = lightning.Trainer(
         strategy=strategy, max_epochs=1, logger=False, enable_checkpointing=False,
