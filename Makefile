@@ -16,7 +16,7 @@ FUZZ_SECONDS ?= 60
 # A test with real processes waits for half of its time, so three keep two cores busy.
 PARALLEL := -n 3 --dist worksteal
 
-.PHONY: help demo test test-all test-adapters mutants fuzz lint docs bench bench-compare soak soak-conformance clean
+.PHONY: help demo test test-all test-adapters mutants mutants-adapters fuzz lint docs bench bench-compare soak soak-conformance clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -35,6 +35,9 @@ test-adapters: $(ADAPTERS)/.stamp ## run the tests of ftcomm.torch, with kills a
 
 mutants: $(STAMP) ## check that the tests notice each mutant, and nothing without one
 	PYTHONPATH=.:tracker:chaos $(BIN)/python -m ftcomm_chaos.mutants --layers-first
+
+mutants-adapters: $(ADAPTERS)/.stamp ## the same for mutants of ftcomm.torch, whose tests need torch
+	PYTHONPATH=.:tracker:chaos $(ADAPTERS)/bin/python -m ftcomm_chaos.mutants --needing torch --layers-first
 
 fuzz: $(STAMP) ## fuzz each decoder for FUZZ_SECONDS, guided by coverage if atheris is available
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[fuzz]"

@@ -1,6 +1,6 @@
 """A DataLoader for one rank, whose position a checkpoint can hold."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     Attributes:
         epoch: number of complete passes.
         position: batches of this epoch that were given to the script.
+        before_first_batch: called when the iteration begins, before a batch is read.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             len(dataset), comm or joined(), batch_size=batch_size, seed=seed, shuffle=shuffle,
             drop_last=drop_last,
         )  # fmt: skip
+        self.before_first_batch: Callable[[], None] = _do_nothing
         generator = torch.Generator().manual_seed(seed)
         super().__init__(dataset, batch_sampler=rows, generator=generator, **options)
 
@@ -73,7 +75,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of this epoch from `position` on."""
-        return iter(self.batch_sampler.over(super().__iter__()))
+        self.before_first_batch()
+        yield from self.batch_sampler.over(super().__iter__())
 
     def begin_next_epoch(self) -> None:
         """End the epoch, for who stops at its last batch and does not ask for another."""
@@ -86,3 +89,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on behind `state`."""
         self.batch_sampler.load_state_dict(state)
+
+
+def _do_nothing() -> None:
+    """Stand for what an adapter does before the first batch."""

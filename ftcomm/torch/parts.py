@@ -1,13 +1,14 @@
 """The parts of a training script that a checkpoint keeps: their states, and how to restore them."""
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
 from ftcomm.torch.contents import distributed_tensors
+from ftcomm.torch.ddp import DDP
 
 # Keys of a module's state, for what is not in its state dict; no name begins so.
 OTHER_BUFFERS = ".buffers"
@@ -17,6 +18,8 @@ _RESTORES_SEEDS = np.lib.NumpyVersion(np.__version__) >= "2.0.0"
 
 def state_of(part: Any) -> Any:
     """The state of a module, optimizer, scheduler, sampler or generator; else `part` itself."""
+    if isinstance(part, DDP):
+        return state_of(part.module)
     if isinstance(part, torch.nn.Module):
         more = {OTHER_BUFFERS: other_buffers(part), FROZEN: frozen_in(part)}
         return {**part.state_dict(), **{key: value for key, value in more.items() if value}}
@@ -39,7 +42,9 @@ def keeps_state(part: Any) -> bool:
 
 def restore(part: Any, state: Any) -> None:
     """Give `part` the state that `state_of` returned; shards stand for distributed tensors."""
-    if isinstance(part, torch.Generator):
+    if isinstance(part, DDP):
+        restore(part.module, state)
+    elif isinstance(part, torch.Generator):
         part.set_state(state)
     elif isinstance(part, np.random.Generator):
         _restore_generator(part, state)
@@ -47,8 +52,10 @@ def restore(part: Any, state: Any) -> None:
         part.setstate(state)
     elif isinstance(part, torch.nn.Module):
         named = {n: value for n, value in state.items() if n not in {OTHER_BUFFERS, FROZEN}}
+        others = state.get(OTHER_BUFFERS, {})
+        prepare_buffers(part, named, others)
         part.load_state_dict(_with_distributed(part, named))
-        restore_buffers(part, state.get(OTHER_BUFFERS, {}))
+        restore_buffers(part, others)
         restore_frozen(part, state.get(FROZEN, ()))
     else:
         state = _with_distributed(part, state)
@@ -57,31 +64,70 @@ def restore(part: Any, state: Any) -> None:
             restore_dtypes(part, state)
 
 
-def other_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Buffers that are not in the state dict: those registered with ``persistent=False``.
+def other_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor | None]:
+    """Buffers that are not in the state dict: those of ``persistent=False``, and all that are None.
 
     A forward pass may change them like others, and a restarted rank 0 would give all ranks those
     that its script begins with.
     """
-    return {
-        f"{prefix}.{name}" if prefix else name: owner._buffers[name]  # noqa: SLF001 - nothing else tells
-        for prefix, owner in module.named_modules()
-        for name in sorted(getattr(owner, "_non_persistent_buffers_set", ()))  # a script has none
-        if isinstance(owner._buffers.get(name), torch.Tensor)  # noqa: SLF001 - likewise
-        and not isinstance(owner._buffers[name], distributed_tensors())  # noqa: SLF001 - likewise
-    }
+    found: dict[str, torch.Tensor | None] = {}
+    for path, owner, name in _buffers_in(module):
+        value = owner._buffers[name]  # noqa: SLF001 - nothing else tells
+        others = getattr(owner, "_non_persistent_buffers_set", ())  # a script has none
+        if value is None or (name in others and _is_plain(value)):
+            found[path] = value
+    return found
 
 
-def restore_buffers(module: torch.nn.Module, buffers: Mapping[str, torch.Tensor]) -> None:
+def prepare_buffers(
+    module: torch.nn.Module, named: Mapping[str, Any], others: Mapping[str, torch.Tensor | None]
+) -> None:
+    """Have each buffer of the state dict `named` be there for ``load_state_dict``, and no other.
+
+    A forward pass may make a buffer that was None, drop one, or make one of another shape or dtype.
+
+    Args:
+        module: with buffers as a script begins.
+        named: a state dict of the module.
+        others: what `other_buffers` returned beside it.
+    """
+    for path, owner, name in _buffers_in(module):
+        now, value = owner._buffers[name], named.get(path)  # noqa: SLF001 - as above
+        if path in others and others[path] is None:
+            owner._buffers[name] = None  # noqa: SLF001 - as above
+        elif _is_plain(value) and (now is None or (_is_plain(now) and not _is_alike(now, value))):
+            owner._buffers[name] = torch.empty_like(value)  # noqa: SLF001 - as above
+
+
+def restore_buffers(module: torch.nn.Module, buffers: Mapping[str, torch.Tensor | None]) -> None:
     """The inverse of `other_buffers`; one may be new, or have another shape than now."""
     for path, value in buffers.items():
         prefix, _, name = path.rpartition(".")
         owner = module.get_submodule(prefix)
         now = owner._buffers.get(name)  # noqa: SLF001 - as above
-        if now is not None and (now.shape, now.dtype) == (value.shape, value.dtype):
+        if now is not None and value is not None and _is_alike(now, value):
             now.copy_(value)
-        else:
+        elif name in owner._buffers:  # noqa: SLF001 - as above
             owner._buffers[name] = value  # noqa: SLF001 - as above
+        elif value is not None:
+            owner.register_buffer(name, value, persistent=False)
+
+
+def _buffers_in(module: torch.nn.Module) -> Iterator[tuple[str, Any, str]]:
+    """For each buffer of `module`: the path to it, the module that has it, and its name there."""
+    for prefix, owner in module.named_modules():
+        for name in sorted(owner._buffers.keys()):  # noqa: SLF001 - `named_buffers` leaves out None
+            yield (f"{prefix}.{name}" if prefix else name), owner, name
+
+
+def _is_plain(value: Any) -> bool:
+    is_lazy = isinstance(value, torch.nn.parameter.UninitializedTensorMixin)
+    is_tensor = isinstance(value, torch.Tensor) and not is_lazy
+    return is_tensor and not isinstance(value, distributed_tensors())
+
+
+def _is_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return bool((one.shape, one.dtype) == (other.shape, other.dtype))
 
 
 def frozen_in(module: torch.nn.Module) -> list[str]:

@@ -6,7 +6,7 @@ import pytest
 from ftcomm_chaos.cli import main
 from ftcomm_chaos.commands.explore import explore
 from ftcomm_chaos.mutants.mutant import ROOT, Edit, Mutant, all_mutants, misplaced
-from ftcomm_chaos.mutants.run import check, check_all, judge
+from ftcomm_chaos.mutants.run import check, check_all, check_unmutated, judge
 from ftcomm_chaos.mutants.suites import FOUND, TOO_LONG, name_of
 from tests.conformance.scenarios import SCENARIOS
 from tests.conformance.soak import is_named
@@ -52,6 +52,7 @@ def test_there_are_enough_of_them_in_every_layer() -> None:
         "integration",
         "conformance",
         "explorer",
+        "adapters",
     }
     assert len(QUICK) >= 8
 
@@ -97,6 +98,24 @@ def test_a_mutant_that_no_longer_applies_fails_the_gate() -> None:
     edit = Edit(first.edits[0].file, "no such text", "")
     result = check(Mutant(first.name, first.layer, first.why, (edit,)))
     assert (result.caught, result.how) == (False, f"its old text occurs 0 times in {edit.file}")
+
+
+def test_one_whose_tests_need_a_missing_package_is_not_run() -> None:
+    """It has neither survived nor been caught: a skipped test tells nothing."""
+    first = DEFECTS[0]
+    mutant = Mutant(first.name, "tests/adapters", first.why, first.edits, needs=("no_such_one",))
+    result = check(mutant)
+    assert (result.is_run, result.caught, result.how) == (
+        False,
+        False,
+        "its tests need no_such_one",
+    )
+    assert check_unmutated([mutant]) == ""
+
+
+def test_those_of_torch_say_that_they_need_it() -> None:
+    for mutant in DEFECTS:
+        assert ("torch" in mutant.needs) == (name_of(mutant.layer) == "adapters"), mutant.name
 
 
 def test_each_of_many_is_looked_at_once() -> None:

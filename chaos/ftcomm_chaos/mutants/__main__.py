@@ -10,9 +10,9 @@ from ftcomm_chaos.mutants.run import MutantResult, check_all, check_unmutated
 
 
 def main(arguments: list[str]) -> int:
-    """Print what became of each mutant; 0 if every one was caught."""
+    """Print what became of each mutant; 0 if every one was caught whose tests can run here."""
     given = _parser().parse_args(arguments)
-    mutants = _chosen([*given.names, *given.only.split(",")], quick=given.quick)
+    mutants = _chosen([*given.names, *given.only.split(",")], given.needing, quick=given.quick)
     if not mutants:
         sys.stderr.write("no mutant of that name: the files of this package have the names\n")
         return 2
@@ -22,13 +22,20 @@ def main(arguments: list[str]) -> int:
         results.append(result)
         if not given.json:
             _show(result)
-    missed = [result.name for result in results if not result.caught]
+    ran = [result for result in results if result.is_run]
+    missed = [result.name for result in ran if not result.caught]
+    not_run = [result.name for result in results if not result.is_run]
     if given.json:
         rows = [asdict(result) for result in sorted(results, key=lambda f: f.name)]
-        document = {"findings": rows, "missed": sorted(missed), "problem": problem}
+        document = {
+            "findings": rows, "missed": sorted(missed), "not_run": sorted(not_run),
+            "problem": problem,
+        }  # fmt: skip
         sys.stdout.write(f"{json.dumps(document)}\n")
     else:
-        sys.stdout.write(f"{len(results) - len(missed)} of {len(results)} mutants are caught\n")
+        sys.stdout.write(f"{len(ran) - len(missed)} of {len(ran)} mutants are caught\n")
+        if not_run:
+            sys.stdout.write(f"{len(not_run)} are not run: packages are not installed\n")
         sys.stdout.write(f"but without any mutant too: {problem}\n" if problem else "")
     return 1 if missed or problem else 0
 
@@ -41,6 +48,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", default="", metavar="NAMES", help="the same, with commas")
     parser.add_argument("--quick", action="store_true", help="only those of every test run")
     parser.add_argument(
+        "--needing", default="", metavar="PACKAGE", help="only those whose tests need it"
+    )
+    parser.add_argument(
         "--layers-first",
         action="store_true",
         help="first see that the layers pass without a mutant",
@@ -50,17 +60,20 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _chosen(names: list[str], *, quick: bool) -> list[Mutant]:
+def _chosen(names: list[str], needing: str, *, quick: bool) -> list[Mutant]:
     wanted = {name for name in names if name}
     return [
         mutant
         for mutant in all_mutants()
-        if (mutant.name in wanted or not wanted) and (mutant.quick or not quick)
+        if (mutant.name in wanted or not wanted)
+        and (mutant.quick or not quick)
+        and (needing in mutant.needs or not needing)
     ]
 
 
 def _show(result: MutantResult) -> None:
-    state = f"caught by {result.layer}" if result.caught else "SURVIVES"
+    missed = "SURVIVES" if result.is_run else "is not run"
+    state = f"caught by {result.layer}" if result.caught else missed
     seconds = f"{result.seconds:6.1f} s"
     sys.stdout.write(f"{result.name:46s} {state:21s} {seconds}  {result.how}\n")
     sys.stdout.flush()

@@ -1,5 +1,6 @@
 """mutation testing: what a mutant is, and a copy of the tree with one in it."""
 
+import importlib.util
 import shutil
 import tomllib
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ class Mutant:
         why: the damage that it does, in words.
         edits: what is replaced.
         quick: one of those that every test run plants.
+        needs: optional packages that its tests import, and are skipped without.
     """
 
     name: str
@@ -36,6 +38,12 @@ class Mutant:
     why: str
     edits: tuple[Edit, ...]
     quick: bool = False
+    needs: tuple[str, ...] = ()
+
+    @property
+    def missing_packages(self) -> list[str]:
+        """Those of `needs` that are not installed: without them its tests tell nothing."""
+        return [name for name in self.needs if importlib.util.find_spec(name) is None]
 
 
 def all_mutants() -> list[Mutant]:
@@ -46,7 +54,10 @@ def all_mutants() -> list[Mutant]:
 def _read(path: Path) -> Mutant:
     raw = tomllib.loads(path.read_text(encoding="utf-8"))
     edits = tuple(Edit(edit["file"], edit["old"], edit["new"]) for edit in raw["edit"])
-    return Mutant(path.stem, raw["layer"], raw["why"], edits, quick=raw.get("quick", False))
+    return Mutant(
+        path.stem, raw["layer"], raw["why"], edits, quick=raw.get("quick", False),
+        needs=tuple(raw.get("needs", ())),
+    )  # fmt: skip
 
 
 def misplaced(mutant: Mutant, root: Path = ROOT) -> str:

@@ -35,6 +35,7 @@ class MutantResult:
         caught: the layer has noticed it.
         how: the line that says so, or why it counts as not noticed.
         seconds: that this took.
+        is_run: False: a package that its tests need is not installed, so nothing is known.
     """
 
     name: str
@@ -42,10 +43,16 @@ class MutantResult:
     caught: bool
     how: str
     seconds: float = 0.0
+    is_run: bool = True
 
 
 def check(mutant: Mutant) -> MutantResult:
     """Plant `mutant` in a copy of the tree and run its layer there."""
+    missing = mutant.missing_packages
+    if missing:
+        how = f"its tests need {', '.join(missing)}"
+        layer = name_of(mutant.layer)
+        return MutantResult(mutant.name, layer, caught=False, how=how, is_run=False)
     began = time.monotonic()
     caught, how = _caught(mutant)
     return MutantResult(mutant.name, name_of(mutant.layer), caught, how, _since(began))
@@ -65,9 +72,10 @@ def check_all(mutants: Sequence[Mutant], *, jobs: int = 1) -> Iterator[MutantRes
 
 def check_unmutated(mutants: Sequence[Mutant]) -> str:
     """Run the layers of `mutants` without a mutant; return what they find, or nothing."""
+    layers = [mutant.layer for mutant in mutants if not mutant.missing_packages]
     with tempfile.TemporaryDirectory(prefix="ftcomm-mutant-") as name:
         copy_tree(Path(name))
-        status, output = run_unmutated([mutant.layer for mutant in mutants], Path(name))
+        status, output = run_unmutated(layers, Path(name))
     return f"{_evidence(output)} (exit status {status})" if status else ""
 
 

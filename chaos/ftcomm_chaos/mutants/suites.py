@@ -27,6 +27,7 @@ _FOLDERS = {
     "tests/security/": "security",
     "tests/unit/tracker/": "tracker",
     "tests/integration/": "integration",
+    "tests/adapters/": "adapters",
 }
 
 

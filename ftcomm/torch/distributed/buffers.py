@@ -53,37 +53,95 @@ def rows_for(tensors: Sequence[torch.Tensor]) -> Array:
 
 
 def spread(parts: Sequence[Array] | Array, tensors: Sequence[torch.Tensor]) -> None:
-    """Put each part into its tensor.
+    """Put the part of each rank into its tensor.
 
     Raises:
         ValueError: a part has another size than its tensor.
     """
-    for part, tensor in zip(parts, tensors, strict=True):
+    for rank, (part, tensor) in enumerate(zip(parts, tensors, strict=True)):
         output = Output(tensor)
-        fill(output.array, part)
+        fill(output.array, part, rank)
         if output.finish is not None:
             output.finish()
 
 
-def fill(array: Array, part: Array) -> None:
+def fill(array: Array, part: Array, rank: int) -> None:
     """Put `part` into a flat `array` of as many elements: numpy would repeat a single one.
+
+    Raises:
+        ValueError: it has another size; the message names the `rank` that it came from.
+    """
+    if part.size != array.size:
+        raise ValueError(
+            f"{part.size} elements came from rank {rank} for a place of {array.size}; the sizes "
+            "that a rank sends must be those that the others expect of it"
+        )
+    array[:] = part.reshape(-1)
+
+
+def check_gathered(out: torch.Tensor, x: torch.Tensor, ranks: int) -> None:
+    """See that an output has room for the inputs of all ranks.
 
     Raises:
         ValueError: it has another size.
     """
-    if part.size != array.size:
-        raise ValueError(f"{part.size} elements came for a tensor of {array.size}")
-    array[:] = part.reshape(-1)
+    needed = x.numel() * ranks
+    if out.numel() != needed:
+        raise ValueError(
+            f"the output has {out.numel()} elements, and the inputs of {ranks} ranks, "
+            f"{x.numel()} each, have {needed}; pass an output of {needed} elements"
+        )
 
 
-def split_rows(array: Array, rows: int, sizes: Sequence[int]) -> list[Array]:
-    """The flat parts of a flat `array` of `rows` rows, by the numbers of their rows.
+def check_scattered(out: torch.Tensor, x: torch.Tensor, ranks: int) -> None:
+    """See that an input has a part for the output of each rank.
 
     Raises:
-        ValueError: these do not add up to all rows.
+        ValueError: it has another size.
     """
-    if sum(sizes) != rows or min(sizes, default=0) < 0:
-        raise ValueError(f"the split sizes {list(sizes)} do not add up to {rows} rows")
+    needed = out.numel() * ranks
+    if x.numel() != needed:
+        raise ValueError(
+            f"the input has {x.numel()} elements, and the outputs of {ranks} ranks, "
+            f"{out.numel()} each, have {needed}; pass an input of {needed} elements"
+        )
+
+
+def check_exchanged(out: torch.Tensor, x: torch.Tensor, ranks: int) -> None:
+    """See that an input and an output can be cut into a part for each rank.
+
+    Raises:
+        ValueError: they have other sizes.
+    """
+    if x.numel() != out.numel() or x.numel() % ranks:
+        raise ValueError(
+            f"the input has {x.numel()} elements, the output {out.numel()}, and there are {ranks} "
+            f"ranks; pass tensors of one size that is a multiple of {ranks}, or split sizes"
+        )
+
+
+def split_rows(array: Array, rows: int, sizes: Sequence[int], ranks: int) -> list[Array]:
+    """The flat parts of a flat `array` of `rows` rows, by the numbers of their rows.
+
+    Args:
+        array: flat.
+        rows: of the tensor, along its first dimension.
+        sizes: of the parts; empty for parts of one size.
+        ranks: how many there are.
+
+    Raises:
+        ValueError: the sizes are not one for each rank, or do not add up to all rows.
+    """
+    if not sizes and rows % ranks:
+        raise ValueError(
+            f"{rows} rows are not split evenly over {ranks} ranks; pass a split size for each rank"
+        )
+    sizes = list(sizes) or [rows // ranks] * ranks
+    if len(sizes) != ranks or sum(sizes) != rows or min(sizes) < 0:
+        raise ValueError(
+            f"the split sizes {sizes} do not add up to {rows} rows for {ranks} ranks; pass a size "
+            "for each rank, all of which add up to the tensor's first dimension"
+        )
     width = array.size // rows if rows else 0
     ends = np.cumsum([size * width for size in sizes])
     return np.split(array, ends[:-1])

@@ -12,6 +12,9 @@ import torch.distributed as dist
 import ftcomm
 from ftcomm.torch.distributed.buffers import (
     Output,
+    check_exchanged,
+    check_gathered,
+    check_scattered,
     fill,
     flat,
     joined_array,
@@ -59,6 +62,8 @@ class FtcommGroup(dist.ProcessGroup):
     ) -> HandleWork:
         """Reduce each input, of which each rank gets its part."""
         op, outputs = op_of(opts.reduceOp), [Output(out) for out in outs]
+        for out, x in zip(outs, inputs, strict=True):
+            check_scattered(out, x, self._comm.world_size)
         handles = [
             self._comm.ireduce_scatter(flat(x), op, out=output.array)
             for x, output in zip(inputs, outputs, strict=True)
@@ -87,6 +92,8 @@ class FtcommGroup(dist.ProcessGroup):
     ) -> HandleWork:
         """Put each input of all ranks into one tensor, in rank order."""
         size, outputs = self._comm.world_size, [Output(out) for out in outs]
+        for out, x in zip(outs, inputs, strict=True):
+            check_gathered(out, x, size)
         handles = [
             self._comm.iallgather(flat(x), out=output.array.reshape(size, -1))
             for x, output in zip(inputs, outputs, strict=True)
@@ -155,17 +162,18 @@ class FtcommGroup(dist.ProcessGroup):
         self, out: Tensor, x: Tensor, out_sizes: Sequence[int], sizes: Sequence[int], opts: Any
     ) -> HandleWork:
         """Give each rank its rows of every rank's input, in rank order."""
-        output, sent = Output(out), flat(x)
+        output, sent, size = Output(out), flat(x), self._comm.world_size
         if not out_sizes and not sizes:
+            check_exchanged(out, x, size)
             handle = self._comm.ialltoall(sent, out=output.array)
             return _work([handle], [out], [output])
-        parts = split_rows(sent, len(x), sizes or self._even(len(x)))
-        places = split_rows(output.array, len(out), out_sizes or self._even(len(out)))
+        parts = split_rows(sent, len(x), sizes, size)
+        places = split_rows(output.array, len(out), out_sizes, size)
         handles = [self._comm.ialltoallv(parts)]
 
         def finish() -> None:
-            for place, part in zip(places, handles[0].wait(), strict=True):
-                fill(place, part)
+            for rank, (place, part) in enumerate(zip(places, handles[0].wait(), strict=True)):
+                fill(place, part, rank)
             if output.finish is not None:
                 output.finish()
 
@@ -177,12 +185,6 @@ class FtcommGroup(dist.ProcessGroup):
         """The same with lists of tensors."""
         handle = self._comm.ialltoallv([flat(tensor) for tensor in inputs])
         return HandleWork([handle], outs, lambda: spread(handle.wait(), outs))
-
-    def _even(self, rows: int) -> list[int]:
-        size = self._comm.world_size
-        if rows % size:
-            raise ValueError(f"{rows} rows are not split evenly over {size} ranks")
-        return [rows // size] * size
 
     # --- messages, and the rest -----------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from ftcomm.torch.lightning.metrics import metric_states, restore_metrics
 from ftcomm.torch.parts import (
     frozen_in,
     other_buffers,
+    prepare_buffers,
     random_states,
     restore_buffers,
     restore_frozen,
@@ -61,28 +62,43 @@ class LightningCheckpoints(Callback):
         fresh = {"state_dict": dict(module.state_dict())}
         version, values = load(
             self._comm, local=self._own_state({}), rng=False, checkpoint=fresh,
-            buffers=other_buffers(module),
+            buffers=other_buffers(module), averages=self._buffers_of_averages(),
         )  # fmt: skip
-        checkpoint = values["checkpoint"]
-        restore_buffers(module, values["buffers"])
+        checkpoint, buffers = values["checkpoint"], values["buffers"]
+        weights = checkpoint.get("current_model_state", checkpoint["state_dict"])
+        prepare_buffers(module, weights, buffers)
+        restore_buffers(module, buffers)
         if version == 0:
-            module.load_state_dict(checkpoint["state_dict"])
-            self._begin_averages(checkpoint["state_dict"], values["buffers"])
+            module.load_state_dict(weights)
+            self._begin_averages(weights, buffers)
             return
         self._own = {name: values[name] for name in _OWN}
         self._saved_at = self._step = checkpoint["global_step"]
         checkpoint["callbacks"] = values["callbacks"]
         self._connector._loaded_checkpoint = checkpoint  # noqa: SLF001 - as above
         self._connector.restore_model()
+        self._connector.restore_datamodule()
         self._connector.restore_callbacks()
+        for average, others in zip(self._averages(), values["averages"], strict=True):
+            restore_buffers(average, others)
 
     def _begin_averages(self, weights: Mapping[str, Any], buffers: Mapping[str, Any]) -> None:
         """Have averages of weights begin with rank 0's: each rank has copied its own before."""
-        for callback in self._connector.trainer.callbacks:
-            if isinstance(callback, _AVERAGING):
-                average = callback._average_model.module  # noqa: SLF001 - nothing else gives it
-                average.load_state_dict(weights)
-                restore_buffers(average, buffers)
+        for average in self._averages():
+            average.load_state_dict(weights)
+            restore_buffers(average, buffers)
+
+    def _averages(self) -> list[Any]:
+        """The modules in which callbacks average weights and buffers."""
+        return [
+            callback._average_model.module  # noqa: SLF001 - nothing else gives it
+            for callback in self._connector.trainer.callbacks
+            if isinstance(callback, _AVERAGING)
+        ]
+
+    def _buffers_of_averages(self) -> list[dict[str, Any]]:
+        """Buffers that the callbacks leave out of Lightning's checkpoint, equal on all ranks."""
+        return [other_buffers(average) for average in self._averages()]
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Refuse data of which every rank would get the same rows, or that have no middle."""
@@ -97,16 +113,16 @@ class LightningCheckpoints(Callback):
                 "an epoch has one batch, and checkpoints are kept in the middle of epochs",
                 remedy="use smaller batches, or a data set that repeats its rows",
             )
+        trainer.train_dataloader.before_first_batch = self._restore_random
         # Lightning calls it behind all callbacks, and nothing of a batch may follow its checkpoint.
         self._end_batch = pl_module.on_train_batch_end
         pl_module.on_train_batch_end = self._end_and_keep
 
     def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
-        """Go on with the checkpoint's random numbers and values, whatever came since."""
+        """Go on with the checkpoint's values, whatever came since."""
         trainer.strategy.end_resuming()  # other hooks of the batch may reduce what they log
         if self._own is not None:
             module = trainer.lightning_module
-            restore_random_states(self._own["random"])
             restore_metrics(module, self._own["metrics"])
             restore_logged(trainer, self._own["logged"])
             restore_files(trainer.callbacks, self._own["files"])
@@ -114,6 +130,11 @@ class LightningCheckpoints(Callback):
             if self._own["gradients"]:
                 restore_gradients(module.parameters(), self._own["gradients"])
             self._own = None
+
+    def _restore_random(self) -> None:
+        """Go on with the checkpoint's random numbers, before data sets draw from them."""
+        if self._own is not None:
+            restore_random_states(self._own["random"])
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
         """Take rank 0's buffers, if a callback behind this one adds them to an average."""
@@ -166,8 +187,10 @@ class LightningCheckpoints(Callback):
         broadcast_buffers(self._comm, module)
         checkpoint = self._connector.dump_checkpoint(weights_only=False)
         own = self._own_state(checkpoint.pop("callbacks", {}))
-        buffers = other_buffers(module)
-        save(self._comm, local=own, rng=False, checkpoint=checkpoint, buffers=buffers)
+        save(
+            self._comm, local=own, rng=False, checkpoint=checkpoint, buffers=other_buffers(module),
+            averages=self._buffers_of_averages(),
+        )  # fmt: skip
 
     def _own_state(self, callbacks: Mapping[str, Any]) -> dict[str, Any]:
         """Content that differs between ranks.
@@ -229,6 +252,12 @@ def check_callbacks(callbacks: Iterable[Any]) -> None:
     Raises:
         ConfigError: the message names the callback.
     """
+    callbacks = list(callbacks)
+    if sum(isinstance(each, _AVERAGING) for each in callbacks) > 1:
+        raise ftcomm.ConfigError(
+            "several callbacks average weights, and Lightning's checkpoint holds one average",
+            remedy="leave one of them",
+        )
     for callback in callbacks:
         if isinstance(callback, lightning_callbacks.LearningRateFinder):
             raise ftcomm.ConfigError(

@@ -278,6 +278,54 @@ def test_buffers_that_no_state_dict_has_are_kept(comm: ftcomm.Communicator) -> N
     assert state_of(torch.nn.Linear(2, 2)).keys() == {"weight", "bias"}
 
 
+@pytest.mark.parametrize("persistent", [True, False])
+@pytest.mark.parametrize("wraps", [True, False], ids=["wrapped", "plain"])
+@pytest.mark.parametrize(
+    ("kept", "begun"),
+    [
+        (torch.ones(2), None),
+        (None, torch.ones(2)),
+        (torch.ones(2), torch.zeros(3)),
+        (torch.full((2,), 0.1, dtype=torch.float64), torch.zeros(2)),
+        (None, None),
+    ],
+    ids=["made", "dropped", "another shape", "another dtype", "never made"],
+)
+def test_a_buffer_is_as_it_was_or_none(
+    comm: ftcomm.Communicator, kept: Any, begun: Any, *, persistent: bool, wraps: bool
+) -> None:
+    """A forward pass has made or dropped it in a step that a restarted rank does not run again."""
+
+    def made(value: Any) -> Any:
+        module = torch.nn.Sequential(torch.nn.BatchNorm1d(2))
+        value = value if value is None else value.clone()
+        module[0].register_buffer("seen", value, persistent=persistent)
+        return ft.DDP(module, comm) if wraps else module
+
+    found = next(m for m in restored(comm, made(kept), made(begun)).modules() if hasattr(m, "seen"))
+    assert (found.seen is None) == (kept is None)
+    assert kept is None or (found.seen.dtype is kept.dtype and torch.equal(found.seen, kept))
+    assert ("seen" in found.state_dict()) == (persistent and kept is not None)
+
+
+@pytest.mark.filterwarnings("ignore")  # scripts are old
+def test_buffers_of_a_script_are_kept(comm: ftcomm.Communicator) -> None:
+    first, other = (torch.jit.script(torch.nn.BatchNorm1d(2)) for _ in range(2))
+    first(torch.ones(3, 2))
+    assert restored(comm, first, other).num_batches_tracked.item() == 1
+
+
+def test_a_buffer_that_is_not_registered_at_the_start_stays_out_of_the_state_dict(
+    comm: ftcomm.Communicator,
+) -> None:
+    """Else the next checkpoint of a restarted rank would have other names than those of others."""
+    first, other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    first.register_buffer("seen", torch.ones(2), persistent=False)
+    restored(comm, first, other)
+    assert other.seen.tolist() == [1, 1]
+    assert other.state_dict().keys() == {"weight", "bias"}
+
+
 def test_parameters_are_frozen_as_they_were(comm: ftcomm.Communicator) -> None:
     """A restarted script does not run the step again in which it froze or trained some."""
     first, other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)

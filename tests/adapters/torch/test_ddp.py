@@ -5,6 +5,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ torch = pytest.importorskip("torch")
 import ftcomm  # noqa: E402 - skipped before, where torch is missing
 import ftcomm.torch as ft  # noqa: E402 - likewise
 from ftcomm.torch.gradient_bucket import cut  # noqa: E402 - likewise
+from ftcomm.torch.reducer import GradientReducer  # noqa: E402 - likewise
 from tests.conformance.forker import die_with_parent  # noqa: E402 - likewise
 from tests.conformance.plans import worker_environment  # noqa: E402 - likewise
 
@@ -102,6 +104,47 @@ def test_buckets_follow_from_order_dtypes_and_sizes() -> None:
     assert cut(tensors, 32) == [[0, 1], [3], [4], [2, 5]]
     assert cut(tensors, 10**6) == [[0, 1, 3, 4], [2, 5]]
     assert cut([], 32) == []
+
+
+class Recorder:
+    """The communicator of a rank whose calls are noted, and return what they were given."""
+
+    def __init__(self) -> None:
+        self.tags: list[str] = []
+
+    def allreduce(self, *_: Any, tag: str, **_options: Any) -> None:
+        self.tags.append(tag)
+
+    def iallreduce(self, *_: Any, tag: str, **_options: Any) -> Any:
+        self.tags.append(tag)
+        return SimpleNamespace(wait=lambda: None)
+
+
+def test_buckets_are_begun_in_the_order_of_their_numbers() -> None:
+    """Their names tell them apart; gradients come in another order, as of what is used last."""
+    layers = {name: torch.nn.Parameter(torch.ones(2)) for name in "abcd"}
+    comm: Any = Recorder()
+    GradientReducer(comm, [*layers.items()][::-1], bucket_bytes=8)
+    for order in ("abcd", "dbca", "ca"):
+        total = torch.ones(2)
+        for name in order:
+            total = total * layers[name]
+        total.sum().backward()
+    assert comm.tags == [*"dcba"] * 3
+
+
+def test_buffers_are_taken_before_a_pass_in_training_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[str] = []
+    with ftcomm.init("none") as comm:
+        model = ft.DDP(torch.nn.BatchNorm1d(2), comm)
+        monkeypatch.setattr(model, "broadcast_buffers", lambda: taken.append(moment))
+        for moment in ("train", "eval"):
+            model.train(moment == "train")
+            model(torch.ones(3, 2))
+        moment = "no_sync"
+        with model.train().no_sync():
+            model(torch.ones(3, 2))
+    assert taken == ["train"]
 
 
 def test_a_state_dict_is_the_modules() -> None:

@@ -18,6 +18,7 @@ import torch.distributed as dist  # noqa: E402 - skipped before, where torch is 
 import ftcomm  # noqa: E402 - likewise
 import ftcomm.torch as ft  # noqa: E402 - likewise
 from ftcomm.torch.distributed.backend import create  # noqa: E402 - likewise
+from ftcomm.torch.distributed.buffers import spread  # noqa: E402 - likewise
 from ftcomm.torch.distributed.own_store import OwnStore  # noqa: E402 - likewise
 from ftcomm.torch.distributed.process_group import FtcommGroup  # noqa: E402 - likewise
 from ftcomm.torch.distributed.work import HandleWork  # noqa: E402 - likewise
@@ -27,6 +28,7 @@ from tests.conformance.plans import worker_environment  # noqa: E402 - likewise
 
 pytestmark = pytest.mark.skipif(not has_backend(torch), reason="torch is too old for the backend")
 SCRIPTS = Path(__file__).parent / "scripts"
+SUM: Any = SimpleNamespace(reduceOp=dist.ReduceOp.SUM)
 
 
 @pytest.mark.process
@@ -91,9 +93,44 @@ def test_a_work_that_is_completed_has_its_result_in_place() -> None:
 def test_rows_that_do_not_fit_are_refused(rows: int, sizes: list[int]) -> None:
     """One row is not repeated in the place of three."""
     out = torch.zeros(rows)
-    with ftcomm.init("none") as comm, pytest.raises(ValueError, match=r"came for|not add up"):
+    with (
+        ftcomm.init("none") as comm,
+        pytest.raises(ValueError, match=r"came from rank 0|not add up"),
+    ):
         FtcommGroup(comm).all_to_all_single(out, torch.ones(1), [rows], sizes, None).wait()
     assert not out.any()
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda group: group.all_gather_single(torch.zeros(3), torch.ones(2)),
+         r"output has 3 elements, and the inputs of 2 ranks, 2 each, have 4; pass an output of 4"),
+        (lambda group: group.reduce_scatter_single(torch.zeros(3), torch.ones(2), SUM),
+         r"input has 2 elements, and the outputs of 2 ranks, 3 each, have 6; pass an input of 6"),
+        (lambda group: group.all_to_all_single(torch.zeros(2), torch.ones(4), [], [], None),
+         r"input has 4 elements, the output 2, and there are 2 ranks; pass .* multiple of 2"),
+        (lambda group: group.all_to_all_single(torch.zeros(3), torch.ones(3), [], [], None),
+         r"input has 3 elements, the output 3, and there are 2 ranks; pass .* multiple of 2"),
+        (lambda group: group.all_to_all_single(torch.zeros(3), torch.ones(2), [], [1, 1], None),
+         r"3 rows are not split evenly over 2 ranks; pass a split size for each rank"),
+        (lambda group: group.all_to_all_single(torch.zeros(2), torch.ones(3), [1, 1], [3], None),
+         r"the split sizes \[3\] do not add up to 3 rows for 2 ranks; pass a size for each rank"),
+    ],
+    ids=["gather", "scatter", "sizes", "ranks", "rows", "splits"],
+)  # fmt: skip
+def test_sizes_that_do_not_fit_are_told_before_a_call_begins(call: Any, text: str) -> None:
+    """With the number of ranks; a part for each of two is refused as well as none."""
+    comm: Any = SimpleNamespace(rank=0, world_size=2)  # makes no calls
+    with pytest.raises(ValueError, match=text):
+        call(FtcommGroup(comm))
+
+
+def test_a_part_of_another_size_is_told_with_its_rank() -> None:
+    with pytest.raises(
+        ValueError, match=r"2 elements came from rank 1 for a place of 3; the sizes"
+    ):
+        spread([torch.ones(1).numpy(), torch.ones(2).numpy()], [torch.zeros(1), torch.zeros(3)])
 
 
 def test_a_coalesced_allgather_is_done_when_its_calls_are() -> None:

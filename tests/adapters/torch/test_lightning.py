@@ -77,6 +77,15 @@ def test_callbacks_that_keep_no_state_are_refused(strategy: FtcommStrategy, call
         fit(strategy, ft.DataLoader(torch.ones(8, 2), batch_size=2), callback)
 
 
+def test_two_averages_of_weights_are_refused(strategy: FtcommStrategy) -> None:
+    """A restarted rank would train on with the first of them as its weights."""
+    if not hasattr(lightning.callbacks, "EMAWeightAveraging"):
+        pytest.skip("this Lightning has no such callback")
+    both = lightning.callbacks.WeightAveraging(), lightning.callbacks.EMAWeightAveraging()
+    with pytest.raises(ftcomm.ConfigError, match="several callbacks average weights"):
+        fit(strategy, ft.DataLoader(torch.ones(8, 2), batch_size=2), *both)
+
+
 def test_a_search_for_the_rate_is_refused(strategy: FtcommStrategy) -> None:
     finder = lightning.callbacks.LearningRateFinder()
     with pytest.raises(ftcomm.ConfigError, match="LearningRateFinder trains before the training"):
@@ -163,12 +172,107 @@ def test_an_average_that_begins_later_begins_with_the_weights_of_rank_0(
     if not hasattr(lightning.callbacks, "EMAWeightAveraging"):
         pytest.skip("this Lightning has no such callback")
     first = {"layer.weight": torch.full((1, 2), 5.0), "layer.bias": torch.zeros(1)}
-    found = {"checkpoint": {"state_dict": first}, "buffers": {}}
+    found = {"checkpoint": {"state_dict": first}, "buffers": {}, "averages": [{}]}
     monkeypatch.setattr(checkpoints, "load", lambda *_, **__: ft.RestoredParts(0, found))
     monkeypatch.setattr(checkpoints, "save", lambda *_, **__: 1)
     average = lightning.callbacks.EMAWeightAveraging(update_starting_at_step=100)
     module = fit(strategy, ft.DataLoader(torch.ones(8, 2), batch_size=2), average)
     assert module.layer.weight.tolist() == [[5, 5]]
+
+
+def test_buffers_of_an_average_that_no_state_dict_has_go_on_where_they_were(
+    strategy: FtcommStrategy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a restarted rank would average again from the buffers that its script begins with."""
+    if not checkpoints._AVERAGING:
+        pytest.skip("this Lightning has no such callback")
+
+    class Counting(Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("batches", torch.zeros(()), persistent=False)
+
+        def training_step(self, batch: Any, number: int) -> Any:
+            self.batches += 1
+            return super().training_step(batch, number)
+
+    kept: list[dict[str, Any]] = []
+
+    def save(_: Any, **parts: Any) -> int:
+        kept.append(copy.deepcopy({**parts.pop("local"), **parts}))
+        return len(kept)
+
+    def fitted() -> tuple[float, float]:
+        average = lightning.callbacks.WeightAveraging()
+        loader = ft.DataLoader(torch.ones(8, 2), batch_size=2)
+        module = fit(strategy, loader, average, module=Counting())
+        return module.batches.item(), average._average_model.n_averaged.item()
+
+    monkeypatch.setattr(checkpoints, "save", save)
+    undisturbed = fitted()
+    assert undisturbed == (4.5, 8)  # the mean of 1 to 8
+    monkeypatch.setattr(checkpoints, "load", lambda *_, **__: ft.RestoredParts(2, kept[1]))
+    assert fitted() == undisturbed
+
+
+def test_a_data_module_goes_on_with_its_state(
+    strategy: FtcommStrategy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = []
+
+    class Data(lightning.LightningDataModule):
+        def train_dataloader(self) -> Any:
+            return ft.DataLoader(torch.ones(8, 2), batch_size=2)
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"stage": 3}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            loaded.append(state)
+
+    kept: list[dict[str, Any]] = []
+
+    def save(_: Any, **parts: Any) -> int:
+        kept.append(copy.deepcopy({**parts.pop("local"), **parts}))
+        return len(kept)
+
+    monkeypatch.setattr(checkpoints, "save", save)
+    fit(strategy, Data())
+    assert loaded == []
+    monkeypatch.setattr(checkpoints, "load", lambda *_, **__: ft.RestoredParts(2, kept[1]))
+    fit(strategy, Data())
+    assert loaded == [{"stage": 3}]
+
+
+class Noisy(torch.utils.data.Dataset):
+    """Rows with noise that is drawn as they are read, as by augmentations."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, row: int) -> Any:
+        return torch.rand(2) + row
+
+
+def test_data_sets_draw_the_random_numbers_behind_the_checkpoint(
+    strategy: FtcommStrategy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a restarted rank would train on other rows in its first batch, and drop others out."""
+    kept: list[dict[str, Any]] = []
+
+    def save(_: Any, **parts: Any) -> int:
+        kept.append(copy.deepcopy({**parts.pop("local"), **parts}))
+        return len(kept)
+
+    def fitted(seed: int) -> list[float]:
+        torch.manual_seed(seed)
+        module = fit(strategy, ft.DataLoader(Noisy(), batch_size=2))
+        return [value for p in module.parameters() for value in p.flatten().tolist()]
+
+    monkeypatch.setattr(checkpoints, "save", save)
+    undisturbed = fitted(1)
+    monkeypatch.setattr(checkpoints, "load", lambda *_, **__: ft.RestoredParts(2, kept[1]))
+    assert fitted(2) == undisturbed
 
 
 def test_batch_norms_over_all_ranks_are_refused(strategy: FtcommStrategy) -> None:
