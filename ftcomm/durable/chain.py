@@ -9,9 +9,11 @@ record of another or an unknown kind nobody can tell who leads the job, or wheth
 then the chain is not read on.
 """
 
+import contextlib
 import re
 from dataclasses import dataclass, field
 
+from ftcomm.config.plurals import counted
 from ftcomm.durable.records import (
     MAX_RECORD_BYTES,
     AttemptRecord,
@@ -21,6 +23,7 @@ from ftcomm.durable.records import (
     EndedRecord,
     EpochRecord,
     SeriesRecord,
+    VersionRecord,
     decode_record,
     encode_record,
     is_of_a_version,
@@ -80,8 +83,10 @@ class Chain:
             try:
                 self.links.append(self._read_listed(number))
             except ChangedRecordError as error:
-                if not self.reads_past_damage or number == 1:
+                if number == 1:
                     raise
+                if not self.reads_past_damage:
+                    raise self._with_what_is_left(error) from None
                 why = error.cause.removeprefix(f"{self.store.url}: ")
                 self.links.append(_damaged(number, why))
         return self.links
@@ -178,6 +183,25 @@ class Chain:
                     f"{self.store.url}: a tracker of generation {record.generation} leads attempt"
                     f" {attempt}; this is generation {generation}"
                 )
+
+    def _with_what_is_left(self, error: ChangedRecordError) -> ChangedRecordError:
+        """Add what the other records have: whoever reads of the damage may think that all is lost.
+
+        The same error where they cannot be read either.
+        """
+        whole = Chain(self.store, list(self.links), reads_past_damage=True)
+        with contextlib.suppress(FtcommError):
+            records = [link.record for link in whole.read()]
+            versions = [each for each in records if isinstance(each, VersionRecord)]
+            words = "no other record is of a version"
+            if versions:
+                newest = versions[-1]
+                words = (
+                    f"{counted(len(versions), 'version')} of other records can be read, the newest"
+                    f" is version {newest.version} of attempt {newest.attempt}"
+                )
+            return ChangedRecordError(f"{error.cause}; {words}", remedy=error.remedy)
+        return error
 
     def _last_number(self) -> int:
         last = 0

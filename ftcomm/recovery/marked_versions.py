@@ -85,6 +85,7 @@ class MarkedVersions:
         self.awaited_by = NO_CALL
         self._awaited_since = 0.0
         self._given_up = PRELUDE, ""  # the newest, and why
+        self._unpackable = PRELUDE, ""  # likewise
         self.prelude_length = -1
         self.restoring = Restoring()
 
@@ -174,6 +175,7 @@ class MarkedVersions:
         if marked is None or marked.nbytes >= 0:
             return [SendControl(WriteFailed(version, True, reason, unusable))]
         del self.held[version]
+        self._unpackable = max(self._unpackable, (version, reason))
         return [SendControl(WriteFailed(version, False, reason)), Wake()]
 
     def on_welcome(self) -> list[WorkerMessage]:
@@ -182,6 +184,9 @@ class MarkedVersions:
         for version, marked in self.held.items():
             if marked.nbytes >= 0:
                 said += [self._said_of(version), *marked.written]
+        version, reason = self._unpackable
+        if version not in self.held and version > max(self.durable, self._given_up[0]):
+            said.append(WriteFailed(version, False, reason))
         return said
 
     def on_ordered(self, ordered: WriteObjects) -> list[Effect]:

@@ -41,6 +41,7 @@ PATIENCE = ("max-restarts", "restart-window")  # not `serve`'s, but `supervise`'
 LATE_SIGNALS_S = 0.05
 UNLIMITED = "1000000"  # incarnations, attempts: more than a run comes to
 EACH_VERSION = "1v"
+STORE_VARIABLE = "FTCOMM_CHECKPOINT"
 EPILOG = """\b
 Examples:
   ftcomm-chaos run --kill-every 2s -n 4 python train.py
@@ -360,8 +361,13 @@ def _settings(given: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _environment() -> dict[str, str]:
-    """This process's, without what would put faults into the run without faults."""
+    """This process's, without what would put faults into the run without faults.
+
+    Without the store of a real job too: each run would go on from it, and the first would finish
+    it.
+    """
     environment = process_environment()
+    environment.pop(STORE_VARIABLE, None)
     return {name: text for name, text in environment.items() if "FAULTS" not in name}
 
 

@@ -64,7 +64,9 @@ def judge(
     for run in runs:
         broken += _against(reference, run, demands.result_name)
         broken += _broken(run)
-    if again is not None and (again.result != reference.result or again.violations):
+    if again is not None and again.status != 0:
+        broken += _broken(again)
+    elif again is not None and (again.result != reference.result or again.violations):
         what = demands.result_name if again.result != reference.result else again.violations[0]
         broken.insert(  # it explains the others
             0,

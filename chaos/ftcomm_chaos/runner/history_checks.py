@@ -77,18 +77,20 @@ def _checkpoints(history: History) -> int:
 
 
 def last_result(history: History) -> str:
-    """Digest, kind and position of the last result that all ranks have; empty if there is none.
+    """Digest, kind and position of the last result; empty if there is none.
 
-    That is the last checkpoint's state, or what a collective gave after it.
+    That is the last checkpoint's state, or what a collective gave after it: to the lowest rank, if
+    each rank is given a result of its own.
     """
-    returns = [line.event for record in history.records for line in record.returns]
-    given = [event for event in returns if event.kind not in _WITHOUT_RESULT]
-    newest = max(given, key=_place, default=None)
+    returns = [(line.event, record.rank) for record in history.records for line in record.returns]
+    given = [each for each in returns if each[0].kind not in _WITHOUT_RESULT]
+    newest, _ = max(given, key=_place, default=(None, 0))
     if newest is None:
         return ""
     return f"{newest.result} ({newest.kind} {newest.position})"
 
 
-def _place(event: Returned) -> tuple[int, ...]:
-    position = event.position
-    return (position.branch, position.version, position.seqno)
+def _place(returned: tuple[Returned, int]) -> tuple[int, ...]:
+    """Later is more, and at one position a lower rank."""
+    event, rank = returned
+    return (event.position.branch, event.position.version, event.position.seqno, -rank)

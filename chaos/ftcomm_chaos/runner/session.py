@@ -118,11 +118,14 @@ async def _break_things(
     end = None if request.duration_s is None else trio.current_time() + request.duration_s
     runs: list[RunRecord] = []
     missed: list[str] = []
+    # A job may wait for a machine until its trace is over.
+    trace_s = request.trace[-1].at_s / request.speed if request.trace else 0.0
     while not runs or (end is not None and _worth_another(request, runs, end)):
         number = len(runs)
         job = _named(request.job, f"run {number + 1} with faults", f"run-{number + 1}")
         say(f"running with faults{f', job {number + 1}' if number else ''}")
-        patience_s = SLOWER * reference.wall_s + STARTS_S + (request.duration_s or 0.0)
+        lasts_s = max(request.duration_s or 0.0, trace_s)
+        patience_s = SLOWER * reference.wall_s + STARTS_S + lasts_s
         options = ChaosRunOptions(
             entries=() if request.trace else request.entries(),
             seed=request.seed,

@@ -54,7 +54,7 @@ def read_trace(path: Path) -> list[NodeEvent]:
         ConfigError: it cannot be read, or a line is malformed, which is named.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # spreadsheets write a mark
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read the trace {path}: {error}") from None
     return parse_trace(text)

@@ -101,6 +101,26 @@ def test_what_is_asked_for_at_random_is_in_the_plan(
     assert request.job.patience[-2:] == ("--max-restarts", "3")
 
 
+def test_a_store_of_the_environment_is_no_store_of_the_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A run without faults would resume its job, and finish it."""
+    asked: list[RunRequest] = []
+
+    def interrupted(_: object, request: RunRequest, progress: object) -> int:
+        del progress
+        asked.append(request)
+        return 2
+
+    monkeypatch.setattr(trio, "run", interrupted)
+    monkeypatch.setenv("FTCOMM_CHECKPOINT", "/shared/job1")
+    monkeypatch.setenv("FTCOMM_REPLICAS", "2")
+    CliRunner().invoke(main, ["run", "-n", "2", "--random", "--", "true"])
+    (request,) = asked
+    assert "FTCOMM_CHECKPOINT" not in request.job.environment
+    assert request.job.environment["FTCOMM_REPLICAS"] == "2"
+
+
 def test_who_is_impatient_and_interrupts_again_does_not_interrupt_the_cleaning_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -14,7 +14,8 @@ from ftcomm_chaos.runner.job import JobSpec
 from ftcomm_chaos.runner.random_plan import random_plan
 from ftcomm_chaos.runner.runner import ChaosRunOptions, digest_of
 from ftcomm_chaos.runner.session import SLOWER, STARTS_S, RunRequest, RunSession, run_session
-from tests.integration.chaos.scenarios import killed_once, run
+from ftcomm_chaos.runner.spot_trace import parse_trace
+from tests.integration.chaos.scenarios import kill, killed_once, process, run
 
 KILLS = random_plan(kill_every_s=2.0)
 JOB = JobSpec("without faults", Path("/there/reference"), 2, ("true",), (), (), {})
@@ -72,6 +73,17 @@ async def test_a_limit_that_is_given_is_the_limit(
     ended = await played(tmp_path, monkeypatch, request, play)
     assert ended.verdict.outcome is RunExit.PASSED
     assert [options.limit_s for _, options in play.asked[1:]] == limits
+
+
+@pytest.mark.trio
+async def test_a_job_that_waits_for_the_machines_of_its_trace_does_not_hang(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = kill(1, 2.0, "1", 11)
+    play = Played([run(), run(deliveries=[lost], processes=[process("1", 11, "SIGKILL")])], {})
+    trace = parse_trace("0,add,a\n0,add,b\n1000,remove,a\n3600000,add,c")
+    await played(tmp_path, monkeypatch, RunRequest(JOB, trace=trace, speed=2.0), play)
+    assert [options.limit_s for _, options in play.asked[1:]] == [SLOWER * 10 + STARTS_S + 1800.0]
 
 
 @pytest.mark.trio

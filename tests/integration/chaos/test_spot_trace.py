@@ -56,6 +56,12 @@ def test_a_malformed_trace_is_refused_by_its_line(text: str, complaint: str) -> 
     assert complaint in str(caught.value)
 
 
+def test_a_trace_may_have_what_a_spreadsheet_writes(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_bytes(b"\xef\xbb\xbf" + TRACE.encode().replace(b"\n", b"\r\n"))
+    assert read_trace(trace) == parse_trace(TRACE)
+
+
 def test_a_trace_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read the trace"):
         read_trace(tmp_path / "none.csv")

@@ -81,5 +81,14 @@ def test_a_script_that_differs_from_itself_is_told_so(
     assert f"too, in {where}: the script does not compute the same twice" in verdict.reasons[0]
 
 
+def test_a_second_run_that_fails_is_no_proof_that_the_script_differs_from_itself() -> None:
+    again = run("without faults, again", status=1, result="", tail=["no room"])
+    verdict = judge(UNDISTURBED, [killed_once(result="77aa")], Demands(), again=again)
+    assert verdict.reasons == [
+        "run 1 with faults: the result differs: 77aa..., without faults 5af3...",
+        "without faults, again: the job exited with status 1: no room",
+    ]
+
+
 def test_a_script_is_run_again_only_where_something_differs() -> None:
     assert not differs(UNDISTURBED, [killed_once(), killed_once(status=72, result="77aa")])

@@ -155,6 +155,9 @@ def test_what_no_reader_would_take_is_not_encoded(monkeypatch: pytest.MonkeyPatc
 # --- records in their places --------------------------------------------------------------------
 
 
+LEFT = "2 versions of other records can be read, the newest is version 8 of attempt 1"
+
+
 def a_chain(folder: Path, *records: ChainRecord) -> Path:
     """A store with records, as they are written by nobody who reads the chain first."""
     store = DirectoryStore(folder)
@@ -190,11 +193,22 @@ def test_a_gap_a_swapped_record_and_a_foreign_file_are_damage(tmp_path: Path) ->
     (foreign / "notes.txt").write_text("x")
     (torn / "00000007.rec").write_bytes((torn / "00000007.rec").read_bytes()[:30])
     assert [reading_fails(folder.parent) for folder in (gap, swapped, foreign, torn)] == [
-        "record chain/00000003.rec of its chain is missing",
+        f"record chain/00000003.rec of its chain is missing; {LEFT}",
         "record chain/00000003.rec is a copy of record 4",
         "chain/notes.txt is no record",
-        "record chain/00000007.rec has only 30 bytes",
+        f"record chain/00000007.rec has only 30 bytes; {LEFT}",
     ]
+
+
+def test_damage_is_told_with_what_is_left_besides(tmp_path: Path) -> None:
+    """Also where nothing is, and where the others cannot be read."""
+    none, unread = (a_chain(tmp_path / name, *RECORDS[:4]) for name in ("none", "unread"))
+    for folder in (none, unread):
+        (folder / record_name(2)).write_bytes(b"x")
+    (unread / record_name(4)).write_bytes(encode_record(ChainLink(9, NONCE, RECORDS[3])))
+    damage = "record chain/00000002.rec has only 1 bytes"
+    assert reading_fails(none) == f"{damage}; no other record is of a version"
+    assert reading_fails(unread) == damage
 
 
 def rewritten(folder: Path, number: int, data: bytes) -> Path:

@@ -89,6 +89,19 @@ def test_a_version_that_cannot_be_packed_is_given_up_here_and_nobody_waits_for_i
     assert (core.durables.must_pack(1), core.durables.is_idle) == (False, True)
 
 
+def test_what_could_not_be_packed_is_told_to_each_tracker_until_it_is_settled() -> None:
+    """The last one may have ended before all ranks had told it."""
+    core = loaded()
+    commit(core)
+    core.handle(ObjectFailed(1, "no memory is left"), now=0.0)
+    failed = WriteFailed(1, False, "no memory is left")
+    core.handle(Attached(), now=0.0)
+    assert sent(hear(core, Welcome("job", 2, 1, 2, 1, ())))[-1] == failed
+    hear(core, VersionGivenUp(1, "no rank can write it"))
+    core.handle(Attached(), now=0.0)
+    assert failed not in sent(hear(core, Welcome("job", 3, 1, 2, 1, ())))
+
+
 def test_a_packed_version_is_held_though_an_object_of_it_could_not_be_written() -> None:
     core = loaded()
     commit(core)

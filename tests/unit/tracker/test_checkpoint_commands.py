@@ -170,7 +170,6 @@ def test_an_older_version_is_exported_only_when_it_is_named(root: Path, tmp_path
     assert not (tmp_path / "a.npz").exists()
     named = ("export", str(root), str(tmp_path / "a.npz"), "--record", "5")
     assert document(*named)[0] == 0
-    assert invoke("checkpoint", "gc", str(root))[0] == 0
 
 
 def test_a_record_of_a_later_format_needs_a_later_ftcomm(root: Path) -> None:
@@ -212,6 +211,54 @@ def test_gc_keeps_an_older_version_in_the_place_of_a_damaged_one(root: Path) -> 
     assert "version 4 is damaged, and an older one stays in its place: object data/2/4/" in text
     status, found = document("gc", str(root), "--keep", "3")  # the others were deleted before
     assert (status, found["damaged"]) == (71, [7])
+
+
+@pytest.mark.parametrize(
+    ("number", "keep", "stays"),
+    [
+        (5, 1, False),  # version 3 is older than the newest, which is whole
+        (5, 2, True),
+        (5, 3, True),
+        (4, 3, True),
+        (7, 1, True),
+    ],
+)
+def test_gc_keeps_what_a_damaged_record_may_name(
+    root: Path, number: int, keep: int, stays: bool
+) -> None:
+    """The record may be put back from a copy of the store."""
+    path = root / "chain" / f"{number:08d}.rec"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + b"?")
+    text = invoke("checkpoint", "gc", str(root), "--keep", str(keep), "--dry-run")[1]
+    fate = "stays" if stays else "is older than what is kept"
+    assert f"record chain/{number:08d}.rec was changed: its digest does not fit; what it" in text
+    assert f"may name {fate}: put the record back" in text
+    status, found = document("gc", str(root), "--keep", str(keep))
+    assert (status, found["damaged"]) == (71, [number])
+    path.write_bytes(whole)
+    row = next(row for row in document("ls", str(root))[1]["versions"] if row["record"] == number)
+    assert row["state"] == ("complete" if stays else "deleted")
+
+
+def test_gc_keeps_what_the_damaged_parent_of_the_newest_attempt_may_name(root: Path) -> None:
+    StoredJob(DirectoryStore(root), 90).attempt(3, parent=5)
+    path = root / "chain" / "00000005.rec"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + b"?")
+    assert document("gc", str(root), "--keep", "1")[0] == 71
+    path.write_bytes(whole)
+    assert states(root)[2] == "complete"
+
+
+def test_gc_deletes_what_no_damaged_record_can_name(root: Path) -> None:
+    """Versions of the records before and behind it, and what an earlier attempt has left."""
+    job = StoredJob(DirectoryStore(root))
+    left = [job.object(1, version, "state", -1, 99, b"x", 1).name for version in (0, 3, 9)]
+    path = root / "chain" / "00000004.rec"
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    _, found = document("gc", str(root), "--keep", "9")
+    assert found["deleted"] == left
 
 
 def test_gc_does_not_count_what_was_deleted_by_hand(tmp_path: Path) -> None:

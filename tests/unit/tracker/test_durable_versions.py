@@ -368,3 +368,59 @@ def test_the_journal_knows_of_the_store_before_a_member_does(event: Event, told:
     assert scenario.journalled.in_store
     again = scenario.tell(VersionPut(5))
     assert not any(isinstance(effect, Persist) for effect in again)
+
+
+def cannot_hold(of: DurableVersions, rank: int, version: int = 1) -> Outbox:
+    out = Outbox()
+    of.on_failed(rank, WriteFailed(version, False, f"no memory at {rank}"), 0.0, out)
+    return out
+
+
+GIVEN_UP = "no rank can write it; rank 0: no memory at 0"
+
+
+def test_a_version_that_no_rank_can_pack_is_given_up_at_once() -> None:
+    of = versions()
+    assert cannot_hold(of, 1) == Outbox()
+    assert of.must_mark(False, 1)  # whoever loads it in the place of one that dies shall say it too
+    out = cannot_hold(of, 0)
+    assert out.messages == [(ALL, VersionGivenUp(1, GIVEN_UP))]
+    assert out.notes == [("warning", f"checkpoint 1 is not made durable: {GIVEN_UP}")]
+    assert (of.reason_given_up(1), of.must_mark(False, 1)) == (GIVEN_UP, False)
+    assert cannot_hold(of, 1) == Outbox()  # repeated
+
+
+def test_a_version_that_is_ordered_is_given_up_once_no_rank_holds_it() -> None:
+    of = versions()
+    mark(of, 0, marked(1))
+    mark(of, 1, marked(1))
+    advance(of)
+    assert cannot_hold(of, 0).messages == []
+    assert cannot_hold(of, 1).messages == [(ALL, VersionGivenUp(1, GIVEN_UP))]
+    assert not of.pending
+
+
+@pytest.mark.parametrize("change", ["lost", "packed", "marked by a plan"])
+def test_a_version_is_not_given_up_for_a_rank_that_may_hold_it_now(change: str) -> None:
+    of = versions()
+    cannot_hold(of, 0)
+    if change == "lost":
+        of.lose(0)
+    elif change == "marked by a plan":
+        assert of.on_plan(False, 1)
+    else:
+        mark(of, 0, marked(1))
+    assert cannot_hold(of, 1).messages == []
+    assert cannot_hold(of, 0).messages == [(ALL, VersionGivenUp(1, GIVEN_UP))]
+
+
+def test_a_version_whose_record_is_being_put_is_not_given_up() -> None:
+    of = versions()
+    mark(of, 0, marked(1))
+    mark(of, 1, marked(1))
+    write_all(of, advance(of))
+    assert advance(of).put is not None
+    assert cannot_hold(of, 0) == cannot_hold(of, 1) == Outbox()
+    of.on_put(1, 0.0, Outbox())
+    assert of.newest == 1
+    assert cannot_hold(of, 0) == cannot_hold(of, 1) == Outbox()

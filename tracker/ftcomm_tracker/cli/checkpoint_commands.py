@@ -13,7 +13,7 @@ from ftcomm.config.plurals import counted
 from ftcomm.durable.chain import Chain
 from ftcomm.durable.chain_state import ChainState, chain_state
 from ftcomm.durable.export import export_version
-from ftcomm.durable.garbage import DATA, garbage
+from ftcomm.durable.garbage import DATA, garbage, needed_though_damaged
 from ftcomm.durable.opening import open_store
 from ftcomm.durable.records import SeriesRecord, VersionRecord
 from ftcomm.durable.store import DamagedRecordError, MissingObjectError, Store
@@ -126,7 +126,8 @@ def gc(url: str, *, as_json: bool, keep: int, dry_run: bool) -> None:
     Records are never deleted: they are small, and the next attempt reads them.
 
     Every byte of the newest versions is read first. A damaged one does not count for --keep, and an
-    older one stays in its place; the command ends with 71 then.
+    older one stays in its place. What a damaged record may name stays too, if its version would.
+    The command ends with 71 then.
     """
     run_and_exit(_gc, url, as_json, keep, dry_run)
 
@@ -192,6 +193,7 @@ async def _gc(url: str, as_json: bool, keep: int, dry_run: bool) -> int:
     present = {each.name: each.nbytes for each in objects}
     reach, damaged = _reach_of(opened, keep, present)
     deleted = garbage(opened.state, objects, reach)
+    numbers = sorted({*damaged, *opened.state.damaged})
     leftovers = 0
     if not dry_run:
         for each in deleted:
@@ -207,11 +209,11 @@ async def _gc(url: str, as_json: bool, keep: int, dry_run: bool) -> int:
                     "nbytes": nbytes,
                     "leftovers": leftovers,
                     "dry_run": dry_run,
-                    "damaged": list(damaged),
+                    "damaged": numbers,
                 }
             )
         )
-        return DAMAGED if damaged else 0
+        return DAMAGED if numbers else 0
     for each in deleted:
         click.echo(f"{'would delete' if dry_run else 'deleted'} {each.name}")
     counts = f"{counted(len(deleted), 'object')}, {_size(nbytes)}"
@@ -219,7 +221,11 @@ async def _gc(url: str, as_json: bool, keep: int, dry_run: bool) -> int:
     for number, why in damaged.items():
         version = opened.state.versions[number].version
         click.echo(f"version {version} is damaged, and an older one stays in its place: {why}")
-    return DAMAGED if damaged else 0
+    needed = needed_though_damaged(opened.state, reach)
+    for number, why in opened.state.damaged.items():
+        fate = "stays" if number in needed else "is older than what is kept"
+        click.echo(f"{why}; what it may name {fate}: put the record back from a copy of the store")
+    return DAMAGED if numbers else 0
 
 
 def _reach_of(

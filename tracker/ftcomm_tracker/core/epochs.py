@@ -147,7 +147,7 @@ def try_plan(group: GroupState) -> None:
         if order.fetches or order.load_from or order.locals
     }
     committed = any(order.commit > PRELUDE for order in decision.plans.values())
-    mark = group.versions.must_mark(committed, decision.frontier.version)
+    mark = group.versions.on_plan(committed, decision.frontier.version)
     for rank, order in decision.plans.items():
         group.send(group.members.slots[rank], held_plan(group, replace(order, mark=mark)))
     if incident is not None:

@@ -74,6 +74,7 @@ class DurableVersions:
         self._writing: int | None = None
         self._is_recording = False
         self._given_up: dict[int, str] = {}
+        self._unheld: dict[int, dict[int, str]] = {}  # by version and rank, why it cannot be packed
 
     @property
     def is_on(self) -> bool:
@@ -88,7 +89,17 @@ class DurableVersions:
         """
         if not self.is_on or version <= max(self.newest, 0):
             return False
-        return committed_now or version in self.pending
+        return committed_now or version in self.pending or version in self._unheld
+
+    def on_plan(self, committed_now: bool, version: int) -> bool:
+        """Tell the same, of a plan that is sent now.
+
+        By a mark, who could not pack the version tries again, and says what comes of it.
+        """
+        marks = self.must_mark(committed_now, version)
+        if marks and version in self._unheld:
+            self._unheld[version] = {}
+        return marks
 
     def holders(self, version: int) -> set[int]:
         """Connected members that have said that they hold `version`."""
@@ -116,6 +127,7 @@ class DurableVersions:
             out.messages.append((rank, VersionGivenUp(version, self._given_up[version])))
             return
         self._prelude_length = max(self._prelude_length, marked.prelude_length)
+        self._unheld.get(version, {}).pop(rank, None)
         pending = self.pending.setdefault(version, PendingVersion(version, since=now))
         pending.on_marked(rank, marked)
 
@@ -128,7 +140,9 @@ class DurableVersions:
             pending.on_written(rank, written)
 
     def on_failed(self, rank: int, failed: WriteFailed, now: float, out: Outbox) -> None:
-        """A member could not write."""
+        """A member could not write, or does not hold the version; once no rank does, it ends."""
+        if not failed.holds:
+            self._note_unheld(rank, failed, out)
         pending = self.pending.get(failed.version)
         if pending is None:
             return
@@ -137,9 +151,28 @@ class DurableVersions:
             out.notes += self.write_trouble.on_failed(rank, failed.version, failed.reason)
         pending.on_failed(rank, holds=failed.holds, until=now + RETRY_S)
 
+    def _note_unheld(self, rank: int, failed: WriteFailed, out: Outbox) -> None:
+        """Give the version up once all ranks, none of which is away, have said so of it.
+
+        One that is away may hold it, or its next process.  The plan with that one marks it again.
+        """
+        version = failed.version
+        is_settled = version <= max(self.newest, 0) or version in self._given_up
+        if is_settled or (self._is_recording and version == self._writing):
+            return
+        reasons = self._unheld.setdefault(version, {})
+        reasons[rank] = failed.reason
+        if len(reasons) == self._world_size:
+            first = min(reasons)
+            self._give_up(version, f"no rank can write it; rank {first}: {reasons[first]}", out)
+        while len(self._unheld) > MAX_GIVEN_UP:
+            del self._unheld[min(self._unheld)]
+
     def lose(self, rank: int) -> None:
         """A member's connection is gone."""
         self.write_trouble.forget(rank)  # its next process may be where it can
+        for reasons in self._unheld.values():
+            reasons.pop(rank, None)
         for pending in self.pending.values():
             pending.lose(rank)
 
@@ -155,6 +188,7 @@ class DurableVersions:
             objects = pending.objects()
             self._prelude = tuple(w for w in objects if w.order.kind == PRELUDE_KIND)
         self.pending = {v: each for v, each in self.pending.items() if v > self.newest}
+        self._unheld = {v: each for v, each in self._unheld.items() if v > self.newest}
         out.messages.append((ALL, VersionDurable(self.attempt, version)))
         out.notes.append(("info", f"checkpoint {version} is durable"))
         out.notes += self.write_trouble.on_put()
@@ -247,7 +281,8 @@ class DurableVersions:
         return self._prelude_length if self._prelude is None else 0
 
     def _give_up(self, version: int, reason: str, out: Outbox) -> None:
-        del self.pending[version]
+        self.pending.pop(version, None)
+        self._unheld.pop(version, None)
         if self._writing == version:
             self._writing = None
         self._given_up[version] = reason
