@@ -38,6 +38,7 @@ def standing_of(group: GroupState, worker_id: str, number: int) -> WorkerStatusR
         process=group.launches.standing(worker_id),
         replace_within_ms=round(group.settings.replace_within * 1000),
     )
+        attempt=group.durable.attempt,
 
 
 def snapshot(group: GroupState, now: float) -> dict[str, Any]:
