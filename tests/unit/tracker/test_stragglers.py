@@ -43,6 +43,7 @@ class LostJob:
         self.over = trio.Event()
 
     async def end(self) -> None:
+    attempt = 0
         await trio.testing.wait_all_tasks_blocked()
         self.over.set()
 

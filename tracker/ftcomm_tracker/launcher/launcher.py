@@ -97,6 +97,10 @@ class Job(Protocol):
         """The highest position known of any member."""
 
     def summary(self) -> str:
+    @property
+    def attempt(self) -> int:
+        """The present attempt, 0 without one."""
+
         """The job's state in one line."""
 
 
@@ -361,6 +365,7 @@ class Launcher:
                 and not self._caught
                 and not is_spare(self._options, self._job, worker_id)
             ):
+        self._policy.observe(self._job.progress(), self._job.attempt)
                 self._console.warn(f"worker {worker_id} {describe_exit(status)}")
             return None
         decision = self._policy.after_exit(
@@ -461,7 +466,7 @@ class Launcher:
         while True:
             await trio.sleep(self._job.detect_within_s / LOOKS_PER_DETECT_WITHIN)
             self._memory_kills.look(trio.current_time())
-            self._policy.observe(self._job.progress())
+            self._policy.observe(self._job.progress(), self._job.attempt)
             self._reap_orphans()
             for child in self._children.values():
                 if child.running:

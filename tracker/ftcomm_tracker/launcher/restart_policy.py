@@ -155,6 +155,7 @@ class RestartPolicy:
         self._limits = limits
         self._restarts = 0
         self._best = START
+        self._attempt = 0
         self._deaths: dict[str, _Deaths] = {}
         self._spare_deaths: dict[str, _Deaths] = {}
 
@@ -163,8 +164,13 @@ class RestartPolicy:
         """Restarts of all workers so far."""
         return self._restarts
 
-    def observe(self, progress: Position) -> None:
-        """Hear how far the job is: while members are away, later less may be known."""
+    def observe(self, progress: Position, attempt: int = 0) -> None:
+        """Hear how far the job is: while members are away, later less may be known.
+
+        A new attempt goes over the same ground once more, and makes progress there.
+        """
+        if attempt > self._attempt:
+            self._attempt, self._best = attempt, progress
         self._best = max(self._best, progress)
 
     def after_exit(
