@@ -309,8 +309,8 @@ def supervise(command: tuple[str, ...], **given: Any) -> None:
     Options of this command stand before COMMAND; whatever follows COMMAND is passed to it.
 
     Under systemd, Slurm, mpirun or Kubernetes: one of these on each machine, for each worker. Its
-    lines are printed after "[ID] ". SIGINT, SIGTERM and SIGHUP end the worker, SIGUSR1 and SIGUSR2
-    are passed on to it. The worker dies with this process.
+    lines are printed after "[ID] ". SIGINT, SIGTERM and SIGHUP end the worker (SIGHUP not under
+    nohup), SIGUSR1 and SIGUSR2 are passed on to it. The worker dies with this process.
 
     Ends with 0 only if the whole job ended well, else with the status of the error that ended the
     job, of the worker that lost its place, or 128 + a signal.
