@@ -164,7 +164,12 @@ async def _wait_exit(process: WorkerProcess) -> None:
     try:
         pidfd = _open_pidfd(process.pid)
     except OSError:  # not Linux, a kernel older than 5.3, or a sandbox without the call
-        await trio.to_thread.run_sync(_block_until_exit, process, abandon_on_cancel=True)
+        # Not one of the 40 threads that trio lends to all: a job has more workers, and then nobody
+        # could write to the console or look up a name until one of them ends.
+        limiter = trio.CapacityLimiter(1)
+        await trio.to_thread.run_sync(
+            _block_until_exit, process, abandon_on_cancel=True, limiter=limiter
+        )
         return
     try:
         await trio.lowlevel.wait_readable(pidfd)
