@@ -26,7 +26,7 @@ from ftcomm.protocol.operator_messages import WorkerStatusReply
 from ftcomm.protocol.position import Position
 from ftcomm_tracker.core.events import Died, GivenUp, JobEnded, LivenessAsserted, Supervised
 from ftcomm_tracker.launcher.console import Console
-from ftcomm_tracker.launcher.processes.child_process import DRAIN_DEADLINE_S, Child, start_child
+from ftcomm_tracker.launcher.processes.child_process import Child, start_child
 from ftcomm_tracker.launcher.processes.departure import STARTING, leave_grace_s
 from ftcomm_tracker.launcher.processes.oom_counter import MemoryKills
 from ftcomm_tracker.launcher.processes.script_errors import RepeatFilter, ScriptError
@@ -340,9 +340,7 @@ class Launcher:
         unfinished = partial(self._console.show_unfinished, child.worker_id)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(forward_output, child, show, unfinished)
-            status = await child.wait()
-            nursery.cancel_scope.deadline = trio.current_time() + DRAIN_DEADLINE_S
-        return status
+            return await child.wait()
 
     async def _after_exit(self, child: Child, status: int) -> float | None:
         """Decide and act; returns the delay before the next start, None for no more."""
