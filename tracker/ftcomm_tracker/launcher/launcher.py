@@ -44,6 +44,7 @@ from ftcomm_tracker.launcher.restart_policy import (
     cause_of,
     describe,
     describe_exit,
+    is_killed,
 )
 from ftcomm_tracker.launcher.signals import end_signals, user_signals
 from ftcomm_tracker.launcher.worker_output import forward_output
@@ -96,11 +97,11 @@ class Job(Protocol):
     def progress(self) -> Position:
         """The highest position known of any member."""
 
-    def summary(self) -> str:
     @property
     def attempt(self) -> int:
         """The present attempt, 0 without one."""
 
+    def summary(self) -> str:
         """The job's state in one line."""
 
 
@@ -345,8 +346,7 @@ class Launcher:
     async def _after_exit(self, child: Child, status: int) -> float | None:
         """Decide and act; returns the delay before the next start, None for no more."""
         worker_id = child.worker_id
-        killed = status == -signal.SIGKILL
-        memory = self._memory_kills.take(trio.current_time()) if killed else ""
+        memory = self._memory_kills.take(trio.current_time()) if is_killed(status) else ""
         joined = child.departure.has_joined
         cause = cause_of(status, child.tail, memory, joined=joined)
         self._job.post(Died(worker_id, child.process.pid, cause))
@@ -363,9 +363,9 @@ class Launcher:
                 and not self._caught
                 and not is_spare(self._options, self._job, worker_id)
             ):
-        self._policy.observe(self._job.progress(), self._job.attempt)
                 self._console.warn(f"worker {worker_id} {describe_exit(status)}")
             return None
+        self._policy.observe(self._job.progress(), self._job.attempt)
         decision = self._policy.after_exit(
             worker_id,
             status,
