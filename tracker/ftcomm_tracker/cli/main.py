@@ -22,6 +22,7 @@ from ftcomm_tracker.cli.options import (
     HELP_NAMES,
     WORKER_COMMAND,
     CommandStarter,
+    NumberInRange,
     run_and_exit,
     with_options,
 )
@@ -119,7 +120,7 @@ _RESTART_OPTIONS = (
     ),
     click.option(
         "--restart-window",
-        type=click.FloatRange(0, 30 * 86400, min_open=True),
+        type=NumberInRange(0, 30 * 86400, min_open=True),
         default=RESTART_WINDOW_S,
         show_default=True,
         help="Seconds after which a worker's death does not count any more.",
