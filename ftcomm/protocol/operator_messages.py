@@ -74,6 +74,7 @@ class WorkerStatusReply:
     generation: U32 = 0
     process: Name = ""
     replace_within_ms: U32 = 0
+    attempt: U32 = 0
 
 
 @dataclass(frozen=True, slots=True)

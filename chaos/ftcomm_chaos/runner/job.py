@@ -31,7 +31,7 @@ from ftcomm_chaos.runner.losses.run_store import (
 )
 from ftcomm_chaos.runner.output_parser import ParsedOutput
 from ftcomm_chaos.runner.process_announcements import Announcements, Fired, Note, ProcessStarted
-from ftcomm_tracker.launcher.processes.child_process import DRAIN_DEADLINE_S, Child, start_child
+from ftcomm_tracker.launcher.processes.child_process import Child, start_child
 from ftcomm_tracker.launcher.run_job import spare_ids
 from ftcomm_tracker.launcher.worker_output import forward_output, lines_of
 from ftcomm_tracker.server.recovery_log import INCIDENTS_FILE
@@ -399,7 +399,6 @@ class LiveJob(ABC):
             status = await child.wait()
             self._last_words += 1
             self.hear_news()  # who waits for its end may have heard the last of its output before
-            nursery.cancel_scope.deadline = trio.current_time() + DRAIN_DEADLINE_S
         self._last_words -= 1
         self.hear_news()
         return status

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import trio
+import trio.testing
 
 from ftcomm.config.environment import process_environment
 from ftcomm_tracker.launcher import line_splitter
@@ -71,6 +72,25 @@ async def test_an_exit_is_seen_without_a_pidfd_too(monkeypatch: pytest.MonkeyPat
     child = python("raise SystemExit(7)")
     assert await child.wait() == 7
     await lines_of(child)
+
+
+async def test_who_waits_without_a_pidfd_keeps_no_thread_from_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Trio lends 40 threads, and a job may have more workers."""
+
+    def no_call(pid: int) -> int:
+        raise OSError("no such call")
+
+    monkeypatch.setattr(os, "pidfd_open", no_call)
+    child = python("import signal; signal.pause()")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(child.wait)
+        await trio.testing.wait_all_tasks_blocked()
+        borrowed = trio.to_thread.current_default_thread_limiter().borrowed_tokens
+        child.signal_group(signal.SIGKILL)
+    await lines_of(child)
+    assert borrowed == 0
 
 
 async def test_a_command_with_spaces_and_parentheses_can_be_read_in_proc() -> None:

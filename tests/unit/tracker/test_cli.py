@@ -131,6 +131,8 @@ def test_nobody_at_the_address_is_said(tmp_path: Path) -> None:
         (["explain", "--tracker", "none"], 64, "give --tracker or --state-dir"),
         (["stop", "--tracker", "[::1]:9", "--token-file", "/nonexistent"], 64, "/nonexistent"),
         (["status", "--watch", "0"], 2, "not in the range"),
+        (["status", "--watch", "nan"], 2, "nan is not in the range"),
+        (["run", "-n", "2", "--restart-window", "nan", "true"], 2, "nan is not in the range"),
     ],
 )
 def test_a_wrong_command_is_answered_with_a_sentence(

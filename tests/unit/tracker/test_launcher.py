@@ -42,10 +42,12 @@ def run(*options: str, script: str, n: int = 2, **extra: str) -> subprocess.Comp
 
 
 @contextlib.contextmanager
-def started(*options: str, script: str, n: int = 2) -> Iterator[subprocess.Popen[str]]:
-    """A launcher whose output is read line by line."""
+def started(
+    *options: str, script: str, n: int = 2, under: tuple[str, ...] = ()
+) -> Iterator[subprocess.Popen[str]]:
+    """A launcher whose output is read line by line, started by the command `under`."""
     with subprocess.Popen(
-        command(*options, script=script, n=n),
+        [*under, *command(*options, script=script, n=n)],
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -230,6 +232,16 @@ def test_a_signal_ends_every_worker(number: signal.Signals) -> None:
         launcher.send_signal(number)
         launcher.communicate(timeout=30)
         assert launcher.returncode == 128 + number
+        wait_gone(pids)
+
+
+def test_a_job_under_nohup_outlives_its_terminal() -> None:
+    with started(script=SAY_PID_AND_WAIT, under=("nohup",)) as launcher:
+        pids = said_pids(launcher, 2)
+        launcher.send_signal(signal.SIGHUP)
+        launcher.send_signal(signal.SIGTERM)
+        _, said = launcher.communicate(timeout=30)
+        assert (launcher.returncode, "SIGHUP" in said) == (128 + signal.SIGTERM, False)
         wait_gone(pids)
 
 

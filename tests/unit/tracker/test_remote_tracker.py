@@ -13,12 +13,12 @@ import trio.testing
 
 from ftcomm.config.environment import read_token
 from ftcomm.config.job_settings import MIN_DETECT_WITHIN_S
-from ftcomm.errors import AuthenticationError, TrackerLostError
+from ftcomm.errors import AuthenticationError, ProtocolError, TrackerLostError
 from ftcomm.protocol.codec import Decoder
 from ftcomm.protocol.handshake import NONCE_BYTES, ServerHandshake
 from ftcomm.protocol.messages import Closed, ControlMessage, Revoke, Welcome
-from ftcomm.protocol.operator_messages import DeathNotice, StopRequest
-from ftcomm.protocol.position import Position
+from ftcomm.protocol.operator_messages import DeathNotice, StopRequest, WorkerStatusReply
+from ftcomm.protocol.position import START, Position
 from ftcomm_tracker.core.events import Died, GivenUp, JobEnded, Supervised
 from ftcomm_tracker.launcher import remote_tracker
 from ftcomm_tracker.launcher.remote_tracker import RemoteJob
@@ -61,6 +61,37 @@ async def test_it_knows_what_the_tracker_knows(tmp_path: Path) -> None:
 async def test_before_it_knows_the_job_it_looks_as_often_as_any_job_wants() -> None:
     nobody = RemoteJob([("127.0.0.1", 1)], b"token", "0", patience_s=1)
     assert nobody.detect_within_s == MIN_DETECT_WITHIN_S
+
+
+def answer(attempt: int, generation: int) -> WorkerStatusReply:
+    return WorkerStatusReply(
+        1, False, False, False, START, "RUNNING", 1, 5000, False, "", "", generation, "", 0, attempt
+    )
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        pytest.param([(0, 1), (0, 2)], id="restarted"),
+        pytest.param([(1, 3), (2, 1)], id="a new tracker has the store alone"),
+        pytest.param([(1, 3), (0, 1), (2, 1)], id="it has yet to begin its attempt"),
+    ],
+)
+async def test_the_next_tracker_is_heard(answers: list[tuple[int, int]]) -> None:
+    view = RemoteJob([("127.0.0.1", 1)], b"token", "0", patience_s=1)
+    for each in answers:
+        view._hear(answer(*each))
+    assert view.attempt == answers[-1][0]
+
+
+@pytest.mark.parametrize("answers", [[(0, 2), (0, 1)], [(2, 1), (1, 3)], [(1, 3), (0, 1), (1, 2)]])
+async def test_a_tracker_that_was_replaced_is_refused(answers: list[tuple[int, int]]) -> None:
+    view = RemoteJob([("127.0.0.1", 1)], b"token", "0", patience_s=1)
+    *before, late = answers
+    for each in before:
+        view._hear(answer(*each))
+    with pytest.raises(ProtocolError, match="a newer one has replaced"):
+        view._hear(answer(*late))
 
 
 async def test_the_tracker_learns_which_process_has_not_called_init(tmp_path: Path) -> None:

@@ -115,6 +115,15 @@ def test_progress_that_was_heard_while_the_worker_ran_counts() -> None:
     assert [*first, *exits(policy, (1, START))] == [RestartAfter(0.0)] * 2
 
 
+def test_progress_of_a_new_attempt_counts_though_it_is_behind_the_old_one() -> None:
+    """All was lost at checkpoint 9, and the job goes on from 5: an error at 7 is not one at 5."""
+    policy = policy_of()
+    policy.observe(Position(0, 9, 4), 1)
+    policy.observe(Position(0, 5, 0), 2)
+    decisions = failures(policy, (BAD, Position(0, 5, 3)), (BAD, Position(0, 7, 1)))
+    assert decisions == [RestartAfter(0.0)] * 2
+
+
 def test_another_workers_deaths_do_not_count() -> None:
     policy = policy_of(1)
     decisions = [

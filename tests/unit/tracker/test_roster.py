@@ -1,5 +1,7 @@
 """Stories of the tracker's machine: what happens on connections, what is decided."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,6 +26,8 @@ from ftcomm.protocol.messages import (
 )
 from ftcomm.protocol.position import START, Position
 from ftcomm.protocol.signature import Kind, Signature
+from ftcomm_tracker.core.durable.store_facts import StoreFacts
+from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.epochs import FAREWELL_S
 from ftcomm_tracker.core.events import ConnectionLost as ConnLost
 from ftcomm_tracker.core.events import (
@@ -360,6 +364,29 @@ def test_the_position_of_one_that_left_counts_as_progress() -> None:
     scenario.tell_said(2, Leave("ValueError: no", Position(0, 3, 7)))
     assert scenario.roster.progress() == Position(0, 3, 7)
     assert scenario.roster.standing_of("w0", 1).progress == Position(0, 3, 7)
+
+
+@pytest.mark.parametrize(("begin", "is_closed"), [(running, True), (running_with_store, False)])
+def test_a_supervisor_starts_who_may_be_called_back(
+    begin: Callable[[], ScenarioRun], is_closed: bool
+) -> None:
+    """With a store: if all is lost before the other has closed too, an attempt needs both."""
+    scenario = begin()
+    scenario.said(1, Closed(0))
+    standing = scenario.roster.standing_of("w0", 1)
+    assert (standing.closed, scenario.roster.has_closed("w0")) == (is_closed, is_closed)
+
+
+@pytest.mark.parametrize(("error", "is_over"), [("RolledBackError", False), ("JobLostError", True)])
+def test_the_end_of_an_attempt_is_no_end_to_supervisors(error: str, is_over: bool) -> None:
+    """They would end with it, and the next attempt wait for their workers."""
+    settings = replace(SETTINGS, checkpoint="/shared/run7", checkpoint_every="10s")
+    lost = FatalDecision(error, "all died", 6, START, -1)
+    durable = replace(Durable.fresh("job.3", 2, settings.to_wire()), attempt=3, fatal_decision=lost)
+    store = StoreFacts(attempt=3, prelude=())
+    scenario = ScenarioRun(2, durable, settings=settings, store=store)
+    standing = scenario.roster.standing_of("w0", 1)
+    assert (standing.over, bool(standing.error), standing.attempt) == (is_over, is_over, 3)
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,22 @@
-"""Workers that outlive their job, and jobs that outlive worker and tracker."""
+"""Workers that outlive their job, jobs that outlive worker and tracker, and last words."""
 
+import contextlib
+import os
 import re
+import sys
+from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
 
+from ftcomm.config.environment import process_environment
 from ftcomm.errors import TrackerLostError
 from ftcomm.protocol.operator_messages import WorkerStatusReply
 from ftcomm.protocol.position import START, Position
 from ftcomm_tracker.core.events import JobEnded
 from ftcomm_tracker.launcher import launcher as launch
+from ftcomm_tracker.launcher import worker_output
 from ftcomm_tracker.launcher.console import Console
 from ftcomm_tracker.launcher.launcher import Launcher, LaunchOptions
 from ftcomm_tracker.launcher.log_lines import LineFormat
@@ -37,6 +43,7 @@ class LostJob:
     """A job that is over, badly, while its workers run."""
 
     detect_within_s = 5.0
+    attempt = 0
     outcome: JobEnded | None = JobEnded(False, "JobStoppedError", "the job was stopped")
 
     def __init__(self) -> None:
@@ -188,3 +195,60 @@ async def test_what_a_worker_said_last_is_heard_before_its_end_is_judged() -> No
         status = await Launcher(options, job, console, {"PATH": "/bin:/usr/bin"}).run()
         console.close()
     assert (status, own_words(said)) == (0, [])
+
+
+class SlowConsole(Console):
+    """Its reader takes the first line of a worker, and nothing more until `reads`."""
+
+    def __init__(self) -> None:
+        super().__init__(LineFormat(as_json=False, clock=lambda: 0.0), write=lambda *_: None)
+        self.shown = b""
+        self.process = 0
+        self.begun = trio.Event()
+        self.reads = trio.Event()
+
+    def begin(self, worker_id: str, text: str) -> None:
+        self.process = os.pidfd_open(int(text.rpartition(" ")[2]))
+
+    async def show(self, worker_id: str, number: int, data: bytes) -> None:
+        self.shown += data
+        self.begun.set()
+        await self.reads.wait()
+
+
+LAST_WORDS = """
+print("first", flush=True)
+open(sys.argv[1]).read()
+print("why it dies", flush=True)
+"""
+LEAVES_ITS_PIPES_TO_ANOTHER = """
+if os.fork() == 0:
+    os.setsid()
+    open(sys.argv[2]).read()
+    os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("leaves", ["", LEAVES_ITS_PIPES_TO_ANOTHER])
+async def test_a_slow_reader_gets_the_last_words_of_a_worker(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, leaves: str
+) -> None:
+    monkeypatch.setattr(worker_output, "DRAIN_DEADLINE_S", 0.0)
+    goes_on, other = tmp_path / "goes_on", tmp_path / "other"
+    os.mkfifo(goes_on)
+    os.mkfifo(other)
+    script = f"import os, sys\n{leaves}{LAST_WORDS}"
+    command = (sys.executable, "-c", script, str(goes_on), str(other))
+    job, console = DoneJob(), SlowConsole()
+    launcher = Launcher(LaunchOptions(("0",), command), job, console, process_environment())
+    with contextlib.closing(other.open("r+b", buffering=0)):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(launcher.run)
+            await console.begun.wait()
+            job.over.set()
+            goes_on.write_bytes(b"")
+            await trio.lowlevel.wait_readable(console.process)
+            await trio.testing.wait_all_tasks_blocked()
+            console.reads.set()
+        os.close(console.process)
+    assert console.shown == b"first\nwhy it dies\n"

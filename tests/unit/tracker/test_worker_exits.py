@@ -8,7 +8,7 @@ import pytest
 from ftcomm_tracker.core.events import Death, Died
 from ftcomm_tracker.core.worker_exits import WorkerExits
 from ftcomm_tracker.launcher.processes.oom_counter import RECENT_S, MemoryKills
-from ftcomm_tracker.launcher.restart_policy import cause_of
+from ftcomm_tracker.launcher.restart_policy import cause_of, is_killed
 from tests.unit.tracker.harness import hello
 
 KILLED = Died("1", 4711, "was killed by SIGKILL")
@@ -55,12 +55,19 @@ def test_a_death_that_is_told_late_is_not_the_newer_processs(group: int, kept: b
         (1, ["Traceback", "OSError: [Errno 24] Too many open files", ""], "",
          "exited with status 1: OSError: [Errno 24] Too many open files"),
         (1, [], "", "exited with status 1"),
+        (137, ["2 Killed"], "counter", "exited with status 137, out of memory (counter): 2 Killed"),
     ],
 )  # fmt: skip
 def test_a_cause_is_the_exit_the_last_line_and_the_kernels_count(
     status: int, tail: list[str], memory: str, cause: str
 ) -> None:
     assert cause_of(status, tail, memory) == cause
+
+
+@pytest.mark.parametrize(("status", "killed"), [(-9, True), (137, True), (-15, False), (9, False)])
+def test_a_shell_tells_that_its_command_was_killed(status: int, killed: bool) -> None:
+    """As of `bash train.sh`: it outlives the process that the kernel takes."""
+    assert is_killed(status) == killed
 
 
 def machine(root: Path, cgroup: str) -> MemoryKills:

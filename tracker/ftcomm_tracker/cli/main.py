@@ -22,6 +22,7 @@ from ftcomm_tracker.cli.options import (
     HELP_NAMES,
     WORKER_COMMAND,
     CommandStarter,
+    NumberInRange,
     run_and_exit,
     with_options,
 )
@@ -119,7 +120,7 @@ _RESTART_OPTIONS = (
     ),
     click.option(
         "--restart-window",
-        type=click.FloatRange(0, 30 * 86400, min_open=True),
+        type=NumberInRange(0, 30 * 86400, min_open=True),
         default=RESTART_WINDOW_S,
         show_default=True,
         help="Seconds after which a worker's death does not count any more.",
@@ -309,8 +310,8 @@ def supervise(command: tuple[str, ...], **given: Any) -> None:
     Options of this command stand before COMMAND; whatever follows COMMAND is passed to it.
 
     Under systemd, Slurm, mpirun or Kubernetes: one of these on each machine, for each worker. Its
-    lines are printed after "[ID] ". SIGINT, SIGTERM and SIGHUP end the worker, SIGUSR1 and SIGUSR2
-    are passed on to it. The worker dies with this process.
+    lines are printed after "[ID] ". SIGINT, SIGTERM and SIGHUP end the worker (SIGHUP not under
+    nohup), SIGUSR1 and SIGUSR2 are passed on to it. The worker dies with this process.
 
     Ends with 0 only if the whole job ended well, else with the status of the error that ended the
     job, of the worker that lost its place, or 128 + a signal.

@@ -1,6 +1,7 @@
 """Common parts of all commands: kinds of options, and the end of a command."""
 
 import functools
+import math
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -24,6 +25,17 @@ class NamedPath(click.Path):
         if value == "":
             self.fail("an empty path", param, ctx)
         return super().convert(value, param, ctx)
+
+
+class NumberInRange(click.FloatRange):
+    """A number within bounds, which ``nan`` is not: it is not below them either."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Parse and check it."""
+        number = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value} is not in the range.", param, ctx)
+        return number
 
 
 DIRECTORY = NamedPath(file_okay=False, path_type=Path)

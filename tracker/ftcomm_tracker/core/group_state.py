@@ -406,6 +406,12 @@ class GroupState:
         waits = self.rebuild is not None and self.rebuild.is_here(worker_id)
         return waits or self.members.is_connected(worker_id)
 
+    def has_closed(self, worker_id: str) -> bool:
+        """True if that worker's rank has completed its close(), and nothing can call it back."""
+        if self.versions.is_on and self.durable.final_version < 0:
+            return False  # R16: if all is lost before all have closed, it is needed again
+        return self.durable.has_closed(worker_id)
+
     def lost_hosts(self) -> tuple[list[tuple[str, list[str]]], list[str]]:
         """Hosts of which everybody is away, with their workers; and the others who are away."""
         if not self.members.empty_since:

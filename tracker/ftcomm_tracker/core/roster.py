@@ -449,10 +449,7 @@ class Roster:
 
     def has_closed(self, worker_id: str) -> bool:
         """True if that worker's rank has completed its close(), and nothing can call it back."""
-        group = self._group
-        if group.versions.is_on and group.durable.final_version < 0:
-            return False  # R16: if all is lost before all have closed, it is needed again
-        return group.durable.has_closed(worker_id)
+        return self._group.has_closed(worker_id)
 
     def is_cut_off(self, now: float) -> bool:
         """True if all its members have been away for long, and no worker comes (rule R19)."""

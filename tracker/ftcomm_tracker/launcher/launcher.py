@@ -26,7 +26,7 @@ from ftcomm.protocol.operator_messages import WorkerStatusReply
 from ftcomm.protocol.position import Position
 from ftcomm_tracker.core.events import Died, GivenUp, JobEnded, LivenessAsserted, Supervised
 from ftcomm_tracker.launcher.console import Console
-from ftcomm_tracker.launcher.processes.child_process import DRAIN_DEADLINE_S, Child, start_child
+from ftcomm_tracker.launcher.processes.child_process import Child, start_child
 from ftcomm_tracker.launcher.processes.departure import STARTING, leave_grace_s
 from ftcomm_tracker.launcher.processes.oom_counter import MemoryKills
 from ftcomm_tracker.launcher.processes.script_errors import RepeatFilter, ScriptError
@@ -44,6 +44,7 @@ from ftcomm_tracker.launcher.restart_policy import (
     cause_of,
     describe,
     describe_exit,
+    is_killed,
 )
 from ftcomm_tracker.launcher.signals import end_signals, user_signals
 from ftcomm_tracker.launcher.worker_output import forward_output
@@ -95,6 +96,10 @@ class Job(Protocol):
 
     def progress(self) -> Position:
         """The highest position known of any member."""
+
+    @property
+    def attempt(self) -> int:
+        """The present attempt, 0 without one."""
 
     def summary(self) -> str:
         """The job's state in one line."""
@@ -336,15 +341,12 @@ class Launcher:
         unfinished = partial(self._console.show_unfinished, child.worker_id)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(forward_output, child, show, unfinished)
-            status = await child.wait()
-            nursery.cancel_scope.deadline = trio.current_time() + DRAIN_DEADLINE_S
-        return status
+            return await child.wait()
 
     async def _after_exit(self, child: Child, status: int) -> float | None:
         """Decide and act; returns the delay before the next start, None for no more."""
         worker_id = child.worker_id
-        killed = status == -signal.SIGKILL
-        memory = self._memory_kills.take(trio.current_time()) if killed else ""
+        memory = self._memory_kills.take(trio.current_time()) if is_killed(status) else ""
         joined = child.departure.has_joined
         cause = cause_of(status, child.tail, memory, joined=joined)
         self._job.post(Died(worker_id, child.process.pid, cause))
@@ -363,6 +365,7 @@ class Launcher:
             ):
                 self._console.warn(f"worker {worker_id} {describe_exit(status)}")
             return None
+        self._policy.observe(self._job.progress(), self._job.attempt)
         decision = self._policy.after_exit(
             worker_id,
             status,
@@ -461,7 +464,7 @@ class Launcher:
         while True:
             await trio.sleep(self._job.detect_within_s / LOOKS_PER_DETECT_WITHIN)
             self._memory_kills.look(trio.current_time())
-            self._policy.observe(self._job.progress())
+            self._policy.observe(self._job.progress(), self._job.attempt)
             self._reap_orphans()
             for child in self._children.values():
                 if child.running:

@@ -74,6 +74,7 @@ class RemoteJob:
         self._worker_id = worker_id
         self._patience_s = patience_s
         self._standing: WorkerStatusReply | None = None
+        self._generations: dict[int, int] = {}  # the highest that has answered, by attempt
         self._attached = False
         self._why_not = "it has not been tried yet"
         self._asked = 0
@@ -175,6 +176,11 @@ class RemoteJob:
         """The highest position known of any member."""
         return START if self._standing is None else self._standing.progress
 
+    @property
+    def attempt(self) -> int:
+        """The attempt that the tracker works on, 0 where it has not said one."""
+        return 0 if self._standing is None else self._standing.attempt
+
     def summary(self) -> str:
         """The job's state in one line."""
         if not self._attached or self._standing is None:
@@ -264,8 +270,7 @@ class RemoteJob:
     def _hear(self, message: ControlMessage) -> None:
         match message:
             case WorkerStatusReply():
-                if self._standing is not None and message.generation < self._standing.generation:
-                    raise ProtocolError("a tracker answered that a newer one has replaced")
+                self._must_be_newest(message.attempt, message.generation)
                 self._standing = message
                 self._answered = max(self._answered, message.number)
                 if message.over:
@@ -280,6 +285,17 @@ class RemoteJob:
                     self.on_kill(worker_id)
             case _:
                 raise ProtocolError(f"the tracker answered with {type(message).__name__}")
+
+    def _must_be_newest(self, attempt: int, generation: int) -> None:
+        """Refuse a tracker that was replaced.
+
+        Generations count within an attempt: a tracker that has the store alone begins with the
+        first one.  While it has yet to begin its attempt, it names none.
+        """
+        newest = max(self._generations, default=0)
+        if 0 < attempt < newest or generation < self._generations.get(attempt, 0):
+            raise ProtocolError("a tracker answered that a newer one has replaced")
+        self._generations[attempt] = generation
 
     async def _write(self, stream: trio.SocketStream, scope: trio.CancelScope) -> None:
         """Say what is to be said; at least one question in each `detect_within`."""

@@ -155,6 +155,7 @@ class RestartPolicy:
         self._limits = limits
         self._restarts = 0
         self._best = START
+        self._attempt = 0
         self._deaths: dict[str, _Deaths] = {}
         self._spare_deaths: dict[str, _Deaths] = {}
 
@@ -163,8 +164,13 @@ class RestartPolicy:
         """Restarts of all workers so far."""
         return self._restarts
 
-    def observe(self, progress: Position) -> None:
-        """Hear how far the job is: while members are away, later less may be known."""
+    def observe(self, progress: Position, attempt: int = 0) -> None:
+        """Hear how far the job is: while members are away, later less may be known.
+
+        A new attempt goes over the same ground once more, and makes progress there.
+        """
+        if attempt > self._attempt:
+            self._attempt, self._best = attempt, progress
         self._best = max(self._best, progress)
 
     def after_exit(
@@ -256,8 +262,8 @@ def cause_of(status: int, tail: Sequence[str], memory: str, *, joined: bool = Tr
 
 def describe_exit(status: int, memory: str = "", *, joined: bool = True) -> str:
     """Say in words how a process ended; `memory` and `joined` as in `cause_of`."""
+    why = f", out of memory ({memory})" if memory else ""
     if status < 0:
-        why = f", out of memory ({memory})" if memory else ""
         try:
             return f"was killed by {signal.Signals(-status).name}{why}"
         except ValueError:
@@ -269,7 +275,12 @@ def describe_exit(status: int, memory: str = "", *, joined: bool = True) -> str:
             "ended with status 0 but never closed its communicator (`with ftcomm.init() as comm:`)"
         )
     meaning = f" ({_MEANINGS[status]})" if status in _MEANINGS else ""
-    return f"exited with status {status}{meaning}"
+    return f"exited with status {status}{meaning}{why}"
+
+
+def is_killed(status: int) -> bool:
+    """True if SIGKILL has ended the process, or the last command of a shell."""
+    return status in (-signal.SIGKILL, 128 + signal.SIGKILL)
 
 
 def describe(decision: Decision) -> str:

@@ -13,7 +13,12 @@ import trio
 
 
 def end_signals() -> tuple[signal.Signals, ...]:
-    """The signals by which a terminal, a user or a service manager ends a process."""
+    """The signals by which a terminal, a user or a service manager ends a process.
+
+    Under ``nohup`` SIGHUP is ignored, and stays so: the job outlives its terminal.
+    """
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        return (signal.SIGINT, signal.SIGTERM)
     return (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 

@@ -8,7 +8,7 @@ a moment: what comes meanwhile arrives together.
 import contextlib
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import IO
 
 import trio
@@ -22,6 +22,7 @@ if sys.platform == "linux":
 
 PIPE_BYTES = 1 << 20  # the most that Linux grants by default; elsewhere the system's own size
 _STDERR = 2
+DRAIN_DEADLINE_S = 1.0  # for the end of a dead worker's pipes, which others may hold open
 PAUSE_S = 0.005  # in which a worker that only prints writes half a pipe; nobody sees it
 
 
@@ -34,12 +35,28 @@ ShowUnfinished = Callable[[int, bytes], None]
 async def forward_output(
     child: Child, show: ShowLines, unfinished: ShowUnfinished | None = None
 ) -> None:
-    """Pass on what the worker prints until both its pipes end."""
+    """Pass on what the worker prints until both its pipes end.
+
+    What it has left running elsewhere may hold them open.  So some time after its end they are read
+    once more, and then left.  All that was read is passed on, however slow its consumer is.
+    """
+    forwarders = []
+    for number, pipe in ((1, child.process.stdout), (2, child.process.stderr)):
+        assert pipe is not None
+        forwarders.append(_Forwarder(child, number, _large(pipe), show, unfinished))
     async with trio.open_nursery() as nursery:
-        for number, pipe in ((1, child.process.stdout), (2, child.process.stderr)):
-            assert pipe is not None
-            forwarder = _Forwarder(child, number, show, unfinished)
-            nursery.start_soon(forwarder.run, _large(pipe))
+        nursery.start_soon(_end_waits, child, forwarders)
+        async with trio.open_nursery() as readers:
+            for forwarder in forwarders:
+                readers.start_soon(forwarder.run)
+        nursery.cancel_scope.cancel()
+
+
+async def _end_waits(child: Child, forwarders: "Sequence[_Forwarder]") -> None:
+    await child.ended.wait()
+    await trio.sleep(DRAIN_DEADLINE_S)
+    for forwarder in forwarders:
+        forwarder.end_wait()
 
 
 def lines_of(data: bytes) -> list[str]:
@@ -60,26 +77,54 @@ class _Forwarder:
     """One stream of a worker."""
 
     def __init__(
-        self, child: Child, number: int, show: ShowLines, unfinished: ShowUnfinished | None
+        self,
+        child: Child,
+        number: int,
+        stream: "trio.lowlevel.FdStream",
+        show: ShowLines,
+        unfinished: ShowUnfinished | None,
     ) -> None:
         self._child = child
         self._number = number
+        self._stream = stream
         self._show = show
         self._unfinished = unfinished
         self._splitter = LineSplitter()
         self._shown = b""
+        self._waits = True
+        self._wait = trio.CancelScope()
 
-    async def run(self, stream: "trio.lowlevel.FdStream") -> None:
-        async with stream:
-            while data := await stream.receive_some(PIPE_BYTES):
-                await self._pass_on(self._splitter.split(data))
-                self._pass_on_unfinished(self._splitter.overwritten)
+    def end_wait(self) -> None:
+        """Take what is in the pipe, and leave it."""
+        self._waits = False
+        self._wait.cancel()
+
+    async def run(self) -> None:
+        async with self._stream:
+            while self._waits and (data := await self._receive()):
+                await self._take(data)
                 if len(data) < PIPE_BYTES // 2:
                     await trio.sleep(PAUSE_S)
+            if not self._waits:
+                await self._take(self._left_in_the_pipe())
             await self._pass_on(self._splitter.end())
             if self._number == _STDERR:
                 await self._show_lines(self._child.repeats.end())
         self._pass_on_unfinished(b"")
+
+    async def _receive(self) -> bytes:
+        with trio.CancelScope() as self._wait:
+            return await self._stream.receive_some(PIPE_BYTES)
+        return b""
+
+    def _left_in_the_pipe(self) -> bytes:
+        with contextlib.suppress(BlockingIOError):  # empty, and others could still write
+            return os.read(self._stream.fileno(), PIPE_BYTES)
+        return b""
+
+    async def _take(self, data: bytes) -> None:
+        await self._pass_on(self._splitter.split(data))
+        self._pass_on_unfinished(self._splitter.overwritten)
 
     async def _pass_on(self, lines: bytes) -> None:
         if not lines:

@@ -146,7 +146,8 @@ async def open_job(options: ServeOptions) -> OpenJob:
         durable = begun.durable
         if begun.facts is None:
             _check_standby(options, before)
-        allow_open_files(durable.world_size)
+        children = 0 if options.takes_up else durable.world_size + settings.spares
+        allow_open_files(durable.world_size, children)
         bound = int(listener.socket.getsockname()[1])
         journal.remember(Remembered(host, bound, str(token.path)))
         undo.pop_all()

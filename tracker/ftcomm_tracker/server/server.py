@@ -179,6 +179,11 @@ class Server:
         """The highest position known of any member."""
         return self._roster.progress()
 
+    @property
+    def attempt(self) -> int:
+        """The present attempt, 0 of a job without a store."""
+        return self._roster.durable.attempt
+
     def host_of(self, conn: int) -> str:
         """Address from which a connection comes, empty if it has gone."""
         return self._connections.host_of(conn)

@@ -21,12 +21,13 @@ from ftcomm_tracker.core.spares.choice import spare_rows
 
 def standing_of(group: GroupState, worker_id: str, number: int) -> WorkerStatusReply:
     """Answer question `number` of the supervisor of `worker_id`."""
-    fatal_decision = group.durable.fatal_decision
+    # The end of an attempt is none of the job: a supervisor starts its worker into the next one.
+    fatal_decision = None if group.awaits_next_attempt else group.durable.fatal_decision
     return WorkerStatusReply(
         number=number,
         connected=group.is_connected(worker_id),
         missed=group.misses(worker_id),
-        closed=group.durable.has_closed(worker_id),
+        closed=group.has_closed(worker_id),
         progress=group.members.furthest,
         state=group.state.value,
         epoch=group.epochs.in_force,
@@ -37,6 +38,7 @@ def standing_of(group: GroupState, worker_id: str, number: int) -> WorkerStatusR
         generation=group.generation if group.rebuild is None else group.rebuild.generation,
         process=group.launches.standing(worker_id),
         replace_within_ms=round(group.settings.replace_within * 1000),
+        attempt=group.durable.attempt,
     )
 
 

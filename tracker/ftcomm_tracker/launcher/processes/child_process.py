@@ -28,7 +28,6 @@ from ftcomm_tracker.launcher.processes.script_errors import RepeatFilter, Traceb
 TAIL_LINES = 20  # of a worker's last words; a traceback is rarely longer
 # What a system is short of for a while: memory or processes, descriptors.
 _SCARCE = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
-DRAIN_DEADLINE_S = 1.0  # for output still in a dead worker's pipes
 
 
 class WorkerProcess(Protocol):
@@ -67,6 +66,7 @@ class Child:
         cpu_ticks: processor time at the last look, for liveness assertions.
         stopped: it was stopped (SIGSTOP, not a debugger) at the last look.
         departure: since when it has been out of the job, if it has.
+        ended: set once its end has been seen.
         was_ended: the launcher has killed it because it had left the job.
     """
 
@@ -78,6 +78,7 @@ class Child:
     cpu_ticks: int = 0
     stopped: bool = False
     departure: Departure = field(default_factory=Departure)
+    ended: trio.Event = field(default_factory=trio.Event)
     was_ended: bool = False
 
     @property
@@ -103,7 +104,9 @@ class Child:
         # long as it takes to come here, unless the group has members left).  What it leaves behind
         # would hold its pipes and perhaps its device, which the next incarnation wants.
         _signal_group(self.process.pid, signal.SIGKILL)
-        return self.process.wait()
+        status = self.process.wait()
+        self.ended.set()
+        return status
 
     def is_computing(self) -> bool:
         """True if it is neither stopped nor dead and has used the processor since the last look."""
@@ -164,7 +167,12 @@ async def _wait_exit(process: WorkerProcess) -> None:
     try:
         pidfd = _open_pidfd(process.pid)
     except OSError:  # not Linux, a kernel older than 5.3, or a sandbox without the call
-        await trio.to_thread.run_sync(_block_until_exit, process, abandon_on_cancel=True)
+        # Not one of the 40 threads that trio lends to all: a job has more workers, and then nobody
+        # could write to the console or look up a name until one of them ends.
+        limiter = trio.CapacityLimiter(1)
+        await trio.to_thread.run_sync(
+            _block_until_exit, process, abandon_on_cancel=True, limiter=limiter
+        )
         return
     try:
         await trio.lowlevel.wait_readable(pidfd)

@@ -23,7 +23,7 @@ from ftcomm.config.backoff import RESTART_BACKOFF
 from ftcomm.diagnostics.os_errors import describe
 from ftcomm.errors import ConfigError
 from ftcomm_tracker.launcher.console import Console
-from ftcomm_tracker.launcher.processes.child_process import DRAIN_DEADLINE_S, Child, start_child
+from ftcomm_tracker.launcher.processes.child_process import Child, start_child
 from ftcomm_tracker.launcher.processes.linux_calls import adopt_orphans, ended_child
 from ftcomm_tracker.launcher.processes.python_command import PythonCommand, parse_python_command
 from ftcomm_tracker.launcher.processes.zygote_process import GO, MAX_REQUEST_BYTES
@@ -207,7 +207,6 @@ class Zygote:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(forward_output, child, partial(self._console.show, NAME))
                     refusal = await self._serve(child, channel)
-                    nursery.cancel_scope.deadline = trio.current_time() + DRAIN_DEADLINE_S
             finally:
                 self._end_zygote()
                 child.process.wait()
