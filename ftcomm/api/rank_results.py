@@ -18,7 +18,7 @@ from ftcomm.api.outputs import (
 from ftcomm.api.session import Session
 from ftcomm.memory.pool import Array, LoggedResult
 from ftcomm.protocol.position import PRELUDE
-from ftcomm.protocol.signature import Kind
+from ftcomm.protocol.signature import Kind, LogMode
 from ftcomm.recovery.replica_placement import local_copies
 from ftcomm.requests.arguments import check_memory, check_out, result_dtype
 from ftcomm.requests.call_site import call_site, passes_on
@@ -269,9 +269,23 @@ def _placed(request: Request, out: Result | None) -> Request:
     """A request that makes its result in `out` itself, where no log needs it and no input is there.
 
     What an attempt leaves there that fails is overwritten by the next, or the job is over.
+
+    Raises:
+        ValueError: `out` is the input, which the caller has left to the log.
     """
     if out is not None and _is_sized_and_own(request):
         flat = out.reshape(-1)
         if not np.may_share_memory(flat, request.sendbuf):
             request.place = flat
+        elif _is_logged_as_it_is(request):
+            raise ValueError(
+                "out shares memory with x, which copy=False leaves to the log until the next "
+                "checkpoint; pass another out, or copy=True"
+            )
     return request
+
+
+def _is_logged_as_it_is(request: Request) -> bool:
+    """The log keeps the user's input without a copy."""
+    cut = request.form.contributed
+    return cut is not None and cut.lent and cut.log is LogMode.CONTRIBUTIONS

@@ -4,9 +4,10 @@ The digest is of a function's code and constants, of its defaults and closure va
 functions that it calls by a global name, likewise.  Bytecode changes with Python's minor version,
 so hashes are compared within one version only.
 
-Other globals count by value where they are constants that nothing can change, else by name.  A
-module-level buffer or counter differs from call to call without being another function.  For the
-same reason a variable that the function itself assigns counts by name.
+Other globals count by value where nothing can change them: constants, numpy's numbers and dtypes,
+classes and functions of a library, partials of such.  The rest count by name.  A module-level
+buffer or counter differs from call to call without being another function.  For the same reason a
+variable that the function itself assigns counts by name.
 """
 
 import dis
@@ -28,6 +29,7 @@ MAX_DEPTH = 32  # functions and containers inside each other; deeper is a cycle 
 _READS_GLOBAL = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"))
 _ASSIGNS = frozenset(("STORE_GLOBAL", "STORE_DEREF", "DELETE_GLOBAL", "DELETE_DEREF"))
 _CONSTANTS = (type(None), bool, int, float, complex, str, bytes, type(...))
+_FIXED = (types.FunctionType, Enum, np.dtype, np.number, np.bool_)  # nor can anything change these
 
 
 class UnhashableFunctionError(Exception):
@@ -61,9 +63,9 @@ def _joined(tag: bytes, *parts: bytes) -> bytes:
 class _Encoder:
     """Encodes one function and what it refers to."""
 
-    def __init__(self) -> None:
+    def __init__(self, depth: int = 0) -> None:
         self._functions: dict[int, int] = {}  # by identity: their number, for those that recur
-        self._depth = 0
+        self._depth = depth
         self._nbytes = 0
 
     def encoded(self, value: Any, where: str) -> bytes:
@@ -90,7 +92,7 @@ class _Encoder:
             case np.ndarray() | np.generic():
                 return self._array(np.asarray(value), where)
             case np.dtype():
-                return _joined(b"dtype", value.str.encode())
+                return _joined(b"dtype", _dtype_text(value).encode())
             case types.ModuleType():
                 return _joined(b"module", value.__name__.encode())
             case Enum():
@@ -100,7 +102,8 @@ class _Encoder:
         if type(value) is dict:
             return self._all(b"dict", [part for item in value.items() for part in item], where)
         if type(value) in (set, frozenset):  # in no order
-            return _joined(b"set", *sorted(_Encoder().encoded(item, where) for item in value))
+            parts = (_Encoder(self._depth).encoded(item, where) for item in value)
+            return _joined(b"set", *sorted(parts))
         name = _global_name(value)
         if name is None:
             kind = f"{type(value).__module__}.{type(value).__qualname__}"
@@ -119,7 +122,7 @@ class _Encoder:
                 f"{where} and what comes before it have more than {MAX_VALUE_BYTES} bytes"
             )
         shape = repr(array.shape).encode()
-        return _joined(b"array", array.dtype.str.encode(), shape, array.tobytes())
+        return _joined(b"array", _dtype_text(array.dtype).encode(), shape, array.tobytes())
 
     def _function(self, function: types.FunctionType, where: str) -> bytes:
         if id(function) in self._functions:  # it calls itself, for example
@@ -151,22 +154,33 @@ class _Encoder:
 
     def _global(self, name: str, function: types.FunctionType) -> bytes:
         value = function.__globals__.get(name, types)  # a module counts by name, as builtins do
-        if isinstance(value, types.FunctionType) or _is_constant(value):
+        if _is_fixed(value):
             return _joined(b"global", name.encode(), self.encoded(value, name))
         return _joined(b"named", name.encode())
 
 
-def _is_constant(value: Any) -> bool:
+def _is_fixed(value: Any) -> bool:
     """Nothing can change it; then it is hashed by value."""
     if type(value) in (tuple, frozenset):
-        return all(map(_is_constant, value))
-    return type(value) in _CONSTANTS
+        return all(map(_is_fixed, value))
+    if isinstance(value, functools.partial):
+        return all(map(_is_fixed, (value.func, *value.args, *value.keywords.values())))
+    if type(value) in _CONSTANTS or isinstance(value, _FIXED):
+        return True
+    return callable(value) and _global_name(value) is not None
+
+
+def _dtype_text(dtype: np.dtype[Any]) -> str:
+    """A dtype in words; ``str`` has only the size of structs and of other packages' floats."""
+    return repr(dtype) if dtype.kind == "V" else dtype.str
 
 
 def _constant(value: Any) -> bytes:
     """A constant of Python's own; floats by their bits, since 0.0 == -0.0 and NaN != NaN."""
     tag = type(value).__name__.encode()
     match value:
+        case int():
+            return _joined(tag, b"%x" % value)  # of any size, where digits have a limit
         case float():
             return _joined(tag, struct.pack("<d", value))
         case complex():

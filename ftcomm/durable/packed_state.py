@@ -142,7 +142,7 @@ class _Reader:
         return self._taken(-(-self._end // ALIGNMENT) * ALIGNMENT, nbytes)
 
     def _read(self, data: bytes) -> Any:
-        if self._depth > MAX_DEPTH:
+        if self._depth > MAX_DEPTH + 1:  # the state itself is one more
             raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
         self._depth += 1
         # Headers may announce more than there is, and cost room for it: skipping costs nothing.

@@ -15,9 +15,16 @@ import numpy as np
 from ftcomm.errors import StateChangedError
 from ftcomm.state.layout import Packed
 from ftcomm.state.registered_types import Converted, converted
-from ftcomm.state.serializer import MAX_DEPTH, checked_code, checked_key, pack_state
+from ftcomm.state.serializer import (
+    MAX_DEPTH,
+    checked_code,
+    checked_integer,
+    checked_key,
+    checked_text,
+    pack_state,
+)
 
-_LEAVES = frozenset((bool, int, float, complex, str, bytes, type(None)))  # nobody can change them
+_LEAVES = frozenset((bool, float, complex, bytes, type(None)))  # nobody can change them
 _DICTS = frozenset((dict, OrderedDict, defaultdict))
 
 
@@ -61,7 +68,11 @@ class LazyState:
         if of_user is not None:  # now: the user may change the value before it is packed
             content = self._own(of_user.content, f"{where}.to_state()", depth + 1)
             return Converted(of_user.name, content)
-        if kind not in _LEAVES:
+        if kind is str:
+            checked_text(value, where)
+        elif kind is int:
+            checked_integer(value, where)
+        elif kind not in _LEAVES:
             pack_state(value, where)  # a number of numpy's, or refused
         return value
 

@@ -33,7 +33,7 @@ _COMPLEX_BYTES = struct.Struct("<dd")
 LONG_BYTES = 1 << 16  # from here on a string of bytes is a body
 _LEAVES = (bool, int, float, complex, str, bytes, np.ndarray, np.generic)
 _USUAL_LEAVES = frozenset((bool, int, float, complex, str, bytes, type(None), np.ndarray))
-_AS_THEY_ARE = frozenset((bool, float, str, type(None)))  # msgpack's own
+_AS_THEY_ARE = frozenset((bool, float, type(None)))  # msgpack's own
 MAX_DEPTH = 64  # nesting of a state; deeper is a cycle or a mistake
 
 
@@ -152,8 +152,10 @@ class _HeadWriter:
             return value
         if kind is np.ndarray:
             return self._array(value, where)
+        if kind is str:
+            return checked_text(value, where)
         if kind is int:
-            return _integer(value)
+            return checked_integer(value, where)
         if kind is bytes:
             return self._long_bytes(value) if len(value) >= LONG_BYTES else value
         if kind is dict:
@@ -225,10 +227,38 @@ def _factory_code(value: Any, where: str) -> int:
     )
 
 
-def _integer(value: int) -> Any:
+def checked_integer(value: int, where: str) -> Any:
+    """An integer as msgpack takes it.
+
+    Raises:
+        TypeError: it has more digits than this Python writes.
+    """
     if -(2**63) <= value < 2**64:
         return value
-    return msgpack.ExtType(_BIG_INT, str(value).encode())
+    try:
+        return msgpack.ExtType(_BIG_INT, str(value).encode())
+    except ValueError:  # the limit of `sys.set_int_max_str_digits`
+        raise TypeError(
+            f"{where} is an int of {value.bit_length()} bits, which Python does not write in "
+            "digits; pass its int.to_bytes()"
+        ) from None
+
+
+def checked_text(value: str, where: str, of: str = "") -> str:
+    """A text as it is; `of` precedes its place.
+
+    Raises:
+        TypeError: it has no UTF-8, as the name of a file in another encoding.
+    """
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise TypeError(
+                f"{of}{where} is a str that is no valid Unicode: a lone surrogate at index "
+                f"{error.start}; pass os.fsencode() of a file's name, which is bytes"
+            ) from None
+    return value
 
 
 def checked_key(key: Any, where: str) -> Any:
@@ -238,7 +268,9 @@ def checked_key(key: Any, where: str) -> Any:
         TypeError: it is no str, bytes, bool, None or int of 64 bits.
     """
     kind: Any = type(key)
-    if kind in (str, bytes, bool) or key is None:
+    if kind is str:
+        return checked_text(key, where, "a key of ")
+    if kind in (bytes, bool) or key is None:
         return key
     if kind is int and -(2**63) <= key < 2**64:
         return key
@@ -277,7 +309,8 @@ class _HeadReader:
         Raises:
             ValueError, TypeError, OverflowError, msgpack.UnpackException: it is damaged.
         """
-        if self._depth > MAX_DEPTH:  # each level takes some 40 KiB of the thread's stack
+        # Each level takes some 40 KiB of the thread's stack; the state itself is one more.
+        if self._depth > MAX_DEPTH + 1:
             raise ValueError(f"tuples are nested more than {MAX_DEPTH} deep")
         self._depth += 1
         _must_be_whole(raw)

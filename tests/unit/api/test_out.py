@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import ftcomm
+from ftcomm.testing import local_group
 
 X = np.arange(6.0).reshape(2, 3)
 # call -> its arguments, and what it gives
@@ -96,3 +97,22 @@ def test_rows_that_only_the_run_can_count_are_compared_in_it(comm: ftcomm.Commun
     ):
         comm.allgatherv(X, out=np.zeros((2, 4)))
     assert comm.seqno == 0
+
+
+def test_an_input_that_is_left_to_the_log_is_no_place_for_the_result() -> None:
+    def exchange(comm: ftcomm.Communicator) -> list[list[float]]:
+        comm.load_checkpoint(None)
+        x = np.arange(4.0)
+        for call, out in ((comm.alltoall, x), (comm.reduce_scatter, x[1:3])):
+            with pytest.raises(ValueError, match="out shares memory with x"):
+                call(x, out=out, copy=False, log="contributions")
+        assert (comm.seqno, x.tolist()) == (0, [0, 1, 2, 3])
+        return [
+            comm.alltoall(x, out=x.copy(), copy=False, log="contributions").tolist(),
+            comm.alltoall(y := x.copy(), out=y, log="contributions").tolist(),
+            comm.alltoall(y := x.copy(), out=y, copy=False, log="copies").tolist(),
+            comm.alltoall(x, out=x, copy=False, log="whole").tolist(),
+        ]
+
+    with local_group(2) as group:
+        assert group.run(exchange) == [[[0, 1, 0, 1]] * 4, [[2, 3, 2, 3]] * 4]

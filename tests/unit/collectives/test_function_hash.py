@@ -1,5 +1,6 @@
 """Hashes of functions: other code, other constants or other values are another operation."""
 
+import enum
 import functools
 import itertools
 import math
@@ -23,6 +24,19 @@ Array = np.ndarray[Any, Any]
 Function = Callable[[Array, Array], Any]
 
 SCALE, TABLE = 2.0, [1, 2]
+CHOSEN: Any = None
+
+
+class Side(enum.Enum):
+    LEFT = 1
+    RIGHT = 2
+
+
+class Model:
+    weight = 2
+
+    def op(self, a: Array, b: Array) -> Array:
+        return (a + b) * self.weight
 
 
 def hash_of(function: Function, **needs: Any) -> int:
@@ -80,6 +94,11 @@ DIFFERENT: dict[str, Function] = {
     "closure of a column": scaled(np.array([[2], [3]])),
     "closure of a number": scaled(np.float32(2)),
     "closure of a dtype": scaled(np.dtype("f4")),
+    "closure of a struct": scaled(np.dtype([("a", "i4")])),
+    "closure of another struct": scaled(np.dtype([("b", "i4")])),
+    "closure of structs": scaled(np.zeros(1, [("a", "i4")])),
+    "closure of other structs": scaled(np.zeros(1, [("b", "i4")])),
+    "closure of a huge number": scaled(10**5000),
     "closure of a class": scaled(np.float32),
     "closure of a module": scaled(np),
     "closure of C code": scaled(math.exp),
@@ -136,6 +155,46 @@ def test_globals_count_by_value_only_where_nothing_can_change_them(
     assert len({before, other_constant, hash_of(op)}) == 3
 
 
+FIXED: dict[str, tuple[Any, Any]] = {
+    "a ufunc": (np.maximum, np.minimum),
+    "C code": (operator.add, operator.mul),
+    "numpy's code": (np.sort, np.argsort),
+    "a class": (np.float32, np.float64),
+    "a dtype": (np.dtype("f4"), np.dtype("f8")),
+    "a number": (np.float32(2), np.float32(3)),
+    "an enum": (Side.LEFT, Side.RIGHT),
+    "a partial": (functools.partial(operator.mul, 2), functools.partial(operator.mul, 3)),
+    "a tuple of functions": ((helper, np.sort), (helper, np.argsort)),
+}
+
+
+@pytest.mark.parametrize("what", FIXED)
+def test_what_a_global_name_stands_for_is_compared(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks chose another function at the same name, and combined with different ones."""
+
+    def op(a: Array, b: Array) -> Any:
+        return CHOSEN(a, b)
+
+    hashes = set()
+    for value in FIXED[what]:
+        monkeypatch.setitem(globals(), "CHOSEN", value)
+        hashes.add(hash_of(op))
+    assert len(hashes) == 2
+
+
+def test_an_object_at_a_global_name_counts_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def op(a: Array, b: Array) -> Any:
+        return CHOSEN(a, b)
+
+    hashes = set()
+    for value in (Model().op, functools.partial(Model().op), np.random.default_rng(1).normal):
+        monkeypatch.setitem(globals(), "CHOSEN", value)
+        hashes.add(hash_of(op))
+    assert len(hashes) == 1
+
+
 def test_a_variable_that_it_assigns_itself_counts_by_name() -> None:
     calls = 0
 
@@ -166,15 +225,10 @@ def factorial(a: Any, b: Any) -> Any:
     return factorial(a, b - 1) if b > 1 else a
 
 
-class Model:
-    weight = 2
-
-    def op(self, a: Array, b: Array) -> Array:
-        return (a + b) * self.weight
-
-
 LOOP: list[Any] = []
 LOOP.append(LOOP)
+RING: set[Any] = set()
+RING.add(scaled(RING))
 UNHASHABLE: dict[str, tuple[Function, str]] = {
     "an object": (scaled(Model()), r"factor is an object of type .*test_function_hash.Model"),
     "a method": (Model().op, r"it is an object of type .*test_function_hash.Model"),
@@ -185,6 +239,7 @@ UNHASHABLE: dict[str, tuple[Function, str]] = {
     "objects": (scaled(np.array([None])), "factor is an array of Python objects"),
     "too much": (scaled(np.zeros((1 << 20) + 1, np.int8)), "more than 1048576 bytes"),
     "a cycle": (scaled(LOOP), "factor is nested more than 32 deep"),
+    "a cycle by a set": (scaled(RING), "nested more than 32 deep"),
 }
 
 

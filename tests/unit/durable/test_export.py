@@ -177,6 +177,13 @@ def test_what_is_no_packed_state_is_refused_by_name(tmp_path: Path) -> None:
         packed_state.read_packed_state(len(body).to_bytes(8, "little") + body, "the state")
 
 
+def test_containers_nested_as_deep_as_may_be_written_can_be_read() -> None:
+    state: tuple[Any, ...] = ()
+    for _ in range(MAX_DEPTH):
+        state = (state,)
+    assert packed_state.read_packed_state(pack_state(state), "the state").items
+
+
 def test_the_reader_knows_what_the_writer_knows() -> None:
     """They are two modules since the tracker starts without numpy."""
     names = [name for name in DTYPE_NAMES.values() if name != "none"]

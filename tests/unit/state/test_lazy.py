@@ -50,7 +50,10 @@ def test_what_was_packed_once_is_given_again_and_what_was_released_is_gone() -> 
     assert other.raw() is None
 
 
-@pytest.mark.parametrize("state", [{1.5: 1}, [object()], np.array([None]), {"a": {2}}])
+@pytest.mark.parametrize(
+    "state",
+    [{1.5: 1}, [object()], np.array([None]), {"a": {2}}, ["\ud800"], {"\ud800": 1}, [10**5000]],
+)
 def test_what_no_state_may_hold_is_refused_when_it_is_given(state: Any) -> None:
     with pytest.raises(TypeError, match="state"):
         LazyState(state)

@@ -199,6 +199,9 @@ class Colour(enum.IntEnum):
         ([bytearray(b"x")], r"state\[0\] is a bytearray: pass bytes"),
         ([len], r"state\[0\] is the function len: functions and classes"),
         ([np.str_("a")], r"state\[0\]: dtype"),
+        ([10**5000], r"state\[0\] is an int of 16610 bits, .*pass its int.to_bytes"),
+        (("a\udc80",), r"state\[0\] is a str .* surrogate at index 1; pass os.fsencode"),
+        ([{"\udc80": 1}], r"a key of state\[0\] is a str .* surrogate at index 0"),
     ],
 )
 def test_what_cannot_be_kept_is_refused_by_its_place(state: Any, words: str) -> None:
@@ -312,6 +315,8 @@ def test_tuples_nested_without_end_are_refused_before_the_stack_is_used_up() -> 
 
 def test_tuples_nested_as_deep_as_may_be_written_can_be_read() -> None:
     state: Any = ()
-    for _ in range(MAX_DEPTH - 1):
+    for _ in range(MAX_DEPTH):
         state = (state,)
     assert unpack_state(pack_state(state)) == state
+    with pytest.raises(TypeError, match="nested more than"):
+        pack_state((state,))
