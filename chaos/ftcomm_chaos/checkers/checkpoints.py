@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from ftcomm.diagnostics.history import EXECUTED, Entered
+from ftcomm.diagnostics.history import EXECUTED
 from ftcomm_chaos.checkers.violation import Case, ReturnedCall, RuleViolation, outliers
-from ftcomm_chaos.history.model import IncarnationRecord, lines_of
+from ftcomm_chaos.history.model import IncarnationRecord
 
 CHECKPOINT, LOAD = "checkpoint", "load"
 
@@ -60,8 +60,10 @@ def load_newest(case: Case) -> Iterator[RuleViolation]:
     """No version is loaded in an epoch that begins with a member at a later one."""
     for delivery in case.deliveries:
         event = delivery.event
+        if event.kind != LOAD or event.version is None:
+            continue
         epoch = _epoch_of_load(delivery)
-        if event.kind != LOAD or event.version is None or epoch is None:
+        if epoch is None:
             continue
         for other, plan in case.plans[epoch]:
             if plan.event.position.version > event.version:
@@ -90,6 +92,7 @@ def committed_by_all(case: Case) -> Iterator[RuleViolation]:
     replaced before may wake up and save, for nobody, and one that died while it fetched has no
     history.
     """
+    newest = {record.name: _newest_loaded(record) for record in case.records}
     for version, deliveries in case.by_version.items():
         saved = [delivery for delivery in deliveries if delivery.event.kind == CHECKPOINT]
         if not saved:
@@ -99,27 +102,24 @@ def committed_by_all(case: Case) -> Iterator[RuleViolation]:
         by_plan = plan.event.position.version >= version
         for record, other in case.plans[plan.event.epoch]:
             loads = by_plan and not other.event.position.past_load
-            if not loads and not _loaded(record, version):
+            if not loads and newest[record.name] < version:
                 yield from _gave_its_state(case, record, version, first)
 
 
-def _loaded(record: IncarnationRecord, version: int) -> bool:
-    """Tell whether an incarnation continues from `version` or a later one."""
-    return any(
-        line.event.kind == LOAD and line.event.version is not None and line.event.version >= version
-        for line in record.returns
-    )
+def _newest_loaded(record: IncarnationRecord) -> int:
+    """The latest version from which an incarnation continues, -1 if it loads none."""
+    loads = [line.event.version for line in record.returns if line.event.kind == LOAD]
+    return max((version for version in loads if version is not None), default=-1)
 
 
 def _gave_its_state(
     case: Case, record: IncarnationRecord, version: int, first: ReturnedCall
 ) -> Iterator[RuleViolation]:
     """It has called the checkpoint before `first` returned from it."""
-    entered = lines_of(record.lines, Entered)
-    calls = [x for x in entered if x.event.position == first.event.position]
-    if not calls and record.ended is not None:
+    call = record.entered.get(first.event.position)
+    if call is None and record.ended is not None:
         what = f"version {version} is committed, and rank {record.rank} never gave its state"
         yield first.violation("committed-by-all", what)
-    if calls and case.has_one_clock and calls[0].t > first.line.t:
+    if call is not None and case.has_one_clock and call.t > first.line.t:
         what = f"version {version} was committed before rank {record.rank} gave its state"
-        yield first.violation("committed-by-all", what, calls[0])
+        yield first.violation("committed-by-all", what, call)

@@ -1,10 +1,12 @@
 """A history in memory: incarnations with their events in order, and what a harness did to them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
-from ftcomm.diagnostics.history import Ended, Over, Planned, Returned, Started, WorkerEvent
+from ftcomm.diagnostics.history import Ended, Entered, Over, Planned, Returned, Started, WorkerEvent
+from ftcomm.protocol.position import Position
 from ftcomm_chaos.history.harness_events import (
     AttemptFound,
     EverythingLost,
@@ -38,9 +40,11 @@ def lines_of(lines: Iterable[HistoryLine[Any]], kind: type[E]) -> list[HistoryLi
     return [line for line in lines if isinstance(line.event, kind)]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class IncarnationRecord:
     """One incarnation of a worker id, from its first plan.
+
+    A long script makes 100,000 lines, so they are sorted out once and not for each question.
 
     Attributes:
         started: the first line.
@@ -78,22 +82,27 @@ class IncarnationRecord:
         """Its place."""
         return self.started.event.rank
 
-    @property
-    def plans(self) -> list[HistoryLine[Planned]]:
+    @cached_property
+    def plans(self) -> tuple[HistoryLine[Planned], ...]:
         """The plans that it took."""
-        return lines_of(self.lines, Planned)
+        return tuple(lines_of(self.lines, Planned))
 
-    @property
-    def returns(self) -> list[HistoryLine[Returned]]:
+    @cached_property
+    def returns(self) -> tuple[HistoryLine[Returned], ...]:
         """The calls that returned."""
-        return lines_of(self.lines, Returned)
+        return tuple(lines_of(self.lines, Returned))
 
-    @property
+    @cached_property
+    def entered(self) -> Mapping[Position, HistoryLine[Entered]]:
+        """The calls that it made, by position: the first of each."""
+        return {line.event.position: line for line in reversed(lines_of(self.lines, Entered))}
+
+    @cached_property
     def over(self) -> HistoryLine[Over] | None:
         """Line at which it learnt that the job is over."""
         return next(iter(lines_of(self.lines, Over)), None)
 
-    @property
+    @cached_property
     def ended(self) -> HistoryLine[Ended] | None:
         """Its last line, None where it was killed, or still runs."""
         return next(iter(lines_of(self.lines, Ended)), None)
