@@ -29,7 +29,8 @@ MAX_DEPTH = 32  # functions and containers inside each other; deeper is a cycle 
 _READS_GLOBAL = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"))
 _ASSIGNS = frozenset(("STORE_GLOBAL", "STORE_DEREF", "DELETE_GLOBAL", "DELETE_DEREF"))
 _CONSTANTS = (type(None), bool, int, float, complex, str, bytes, type(...))
-_FIXED = (types.FunctionType, Enum, np.dtype, np.number, np.bool_)  # nor can anything change these
+# Nor can anything change these; of a module its name.
+_FIXED = (types.FunctionType, types.ModuleType, Enum, np.dtype, np.number, np.bool_)
 
 
 class UnhashableFunctionError(Exception):
@@ -87,8 +88,8 @@ class _Encoder:
             case types.MethodType():
                 return self._all(b"method", (value.__func__, value.__self__), where)
             case functools.partial():
-                parts = (value.func, value.args, value.keywords)
-                return self._all(b"partial", parts, where)
+                keywords = dict(sorted(value.keywords.items()))  # in no order
+                return self._all(b"partial", (value.func, value.args, keywords), where)
             case np.ndarray() | np.generic():
                 return self._array(np.asarray(value), where)
             case np.dtype():
@@ -102,8 +103,8 @@ class _Encoder:
         if type(value) is dict:
             return self._all(b"dict", [part for item in value.items() for part in item], where)
         if type(value) in (set, frozenset):  # in no order
-            parts = (_Encoder(self._depth).encoded(item, where) for item in value)
-            return _joined(b"set", *sorted(parts))
+            items = (_Encoder(self._depth).encoded(item, where) for item in value)
+            return _joined(b"set", *sorted(items))
         name = _global_name(value)
         if name is None:
             kind = f"{type(value).__module__}.{type(value).__qualname__}"
@@ -153,7 +154,9 @@ class _Encoder:
         return self.encoded(value, f"{name}{inside}")
 
     def _global(self, name: str, function: types.FunctionType) -> bytes:
-        value = function.__globals__.get(name, types)  # a module counts by name, as builtins do
+        if name not in function.__globals__:  # a builtin
+            return _joined(b"named", name.encode())
+        value = function.__globals__[name]
         if _is_fixed(value):
             return _joined(b"global", name.encode(), self.encoded(value, name))
         return _joined(b"named", name.encode())

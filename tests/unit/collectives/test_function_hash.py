@@ -129,6 +129,10 @@ def test_the_same_function_made_again_has_the_same_hash() -> None:
         for factor in (2, "x", np.arange(3.0), {"a": [1, None]}, {"b", "a", "c"}):
             assert hash_of(make(factor)) == hash_of(make(factor))
     assert hash_of(lambda a, b: a + b) == hash_of(lambda a, b: a + b)
+    keywords = {"axis": 0, "out": None}
+    backwards = dict(reversed(keywords.items()))
+    partials = [functools.partial(np.sum, **each) for each in (keywords, backwards)]
+    assert hash_of(partials[0]) == hash_of(partials[1])
 
 
 def test_what_it_needs_and_its_name_are_part_of_it() -> None:
@@ -160,6 +164,7 @@ FIXED: dict[str, tuple[Any, Any]] = {
     "C code": (operator.add, operator.mul),
     "numpy's code": (np.sort, np.argsort),
     "a class": (np.float32, np.float64),
+    "a module": (np, operator),
     "a dtype": (np.dtype("f4"), np.dtype("f8")),
     "a number": (np.float32(2), np.float32(3)),
     "an enum": (Side.LEFT, Side.RIGHT),
