@@ -205,10 +205,11 @@ def _below(path: str, key: Any) -> str:
 
 
 def _npy_header(node: ArrayNode) -> bytes:
-    """The header of a ``.npy`` file, version 1.0, in C order."""
+    """The header of a ``.npy`` file, version 1.0."""
     shape = "(" + "".join(f"{extent}, " for extent in node.shape) + ")"
     if len(node.shape) == 0:
         shape = "()"
-    text = f"{{'descr': '{_DESCR[node.dtype]}', 'fortran_order': False, 'shape': {shape}, }}"
+    order = f"'fortran_order': {node.is_fortran}"
+    text = f"{{'descr': '{_DESCR[node.dtype]}', {order}, 'shape': {shape}, }}"
     length = -(-(len(_NPY_MAGIC) + 2 + len(text) + 1) // 64) * 64 - len(_NPY_MAGIC) - 2
     return _NPY_MAGIC + struct.pack("<H", length) + (text.ljust(length - 1) + "\n").encode()

@@ -40,12 +40,16 @@ _COMPLEX = struct.Struct("<dd")
 
 @dataclass(frozen=True, slots=True)
 class ArrayNode:
-    """An array, or with ``is_scalar`` a number of its dtype; ``content`` is its raw bytes."""
+    """An array, or with ``is_scalar`` a number of its dtype.
+
+    ``content`` is its raw bytes, in C order, or with ``is_fortran`` in Fortran order.
+    """
 
     dtype: str
     shape: tuple[int, ...]
     content: memoryview
     is_scalar: bool = False
+    is_fortran: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +166,9 @@ class _Reader:
 
     def _extension(self, code: int, data: bytes) -> Any:
         match code:
-            case 1:
+            case 1 | 10:
                 dtype, shape = self._read(data)
-                return self._array(dtype, tuple(shape))
+                return self._array(dtype, tuple(shape), is_fortran=code == 10)
             case 2:
                 return TaggedNode("tuple", self._items(data))
             case 3:
@@ -193,11 +197,12 @@ class _Reader:
             raise TypeError("a container that holds no list")
         return items
 
-    def _array(self, code: int, shape: tuple[int, ...]) -> ArrayNode:
+    def _array(self, code: int, shape: tuple[int, ...], *, is_fortran: bool) -> ArrayNode:
         dtype = DTYPE_NAMES.get(code, "none")
         if dtype not in ITEM_BYTES or any(extent < 0 for extent in shape):
             raise ValueError(f"an array of dtype {code} and shape {shape}")
-        return ArrayNode(dtype, shape, self._body(math.prod(shape) * ITEM_BYTES[dtype]))
+        content = self._body(math.prod(shape) * ITEM_BYTES[dtype])
+        return ArrayNode(dtype, shape, content, is_fortran=is_fortran)
 
 
 def _default_dict(items: list[Any]) -> TaggedNode:

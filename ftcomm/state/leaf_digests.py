@@ -14,7 +14,7 @@ import numpy as np
 from ftcomm.protocol.field_types import MAX_LEAVES
 from ftcomm.protocol.messages import Leaf
 from ftcomm.state.layout import Packed
-from ftcomm.state.serializer import pack_state, unpack_state
+from ftcomm.state.serializer import in_fortran_order, pack_state, unpack_state
 
 DIGEST_BYTES = 8  # a difference is known already; this only says where
 _SHOWN_LENGTH = 32  # characters of a number or a text
@@ -63,7 +63,8 @@ def _digest(content: Any) -> bytes:
 def _text(value: Any) -> str:
     """Describe `value`; include all of it where that is short."""
     if isinstance(value, np.ndarray):
-        return f"{value.dtype.name}{list(value.shape)}"
+        order = " in Fortran order" if in_fortran_order(value) else ""
+        return f"{value.dtype.name}{list(value.shape)}{order}"
     if isinstance(value, (dict, list, tuple)):
         return _container_text(value)
     shown = str(value) if isinstance(value, np.generic) else repr(value)

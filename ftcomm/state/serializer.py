@@ -3,8 +3,9 @@
 A head by msgpack says what there is; arrays and long strings of bytes follow it as they are (see
 `bodies`).  Nothing that is read here can run code: unknown types are refused by name when written,
 unknown tags when read.  Every value comes back with the type that it had, or is refused; arrays
-come back writable, in native byte order.  Types of users are those that they have registered: see
-`state_types`.
+come back writable, in native byte order, and in C or Fortran order as they were, since numpy may
+round the sums of these differently.  Types of users are those that they have registered: see
+`registered_types`.
 """
 
 import math
@@ -28,7 +29,7 @@ from ftcomm.state.registered_types import (
 )
 
 _ARRAY, _TUPLE, _BIG_INT, _SCALAR, _LONG_BYTES = 1, 2, 3, 4, 5
-_COMPLEX, _ORDERED_DICT, _DEFAULT_DICT, _REGISTERED = 6, 7, 8, 9
+_COMPLEX, _ORDERED_DICT, _DEFAULT_DICT, _REGISTERED, _FORTRAN_ARRAY = 6, 7, 8, 9, 10
 _COMPLEX_BYTES = struct.Struct("<dd")
 LONG_BYTES = 1 << 16  # from here on a string of bytes is a body
 _LEAVES = (bool, int, float, complex, str, bytes, np.ndarray, np.generic)
@@ -199,8 +200,10 @@ class _HeadWriter:
 
     def _array(self, array: Array, where: str) -> msgpack.ExtType:
         code = checked_code(array, where)
-        self.bodies.append(array)
-        return msgpack.ExtType(_ARRAY, msgpack.packb([code, list(array.shape)]))
+        is_fortran = in_fortran_order(array)
+        self.bodies.append(array.T if is_fortran else array)
+        tag = _FORTRAN_ARRAY if is_fortran else _ARRAY
+        return msgpack.ExtType(tag, msgpack.packb([code, list(array.shape)]))
 
     def _long_bytes(self, value: bytes) -> msgpack.ExtType:
         self.bodies.append(np.frombuffer(value, np.uint8))
@@ -341,7 +344,11 @@ class _HeadReader:
         if code == _SCALAR:
             return _scalar(data)
         if code == _ARRAY:
-            return self._array(data)
+            dtype, shape = _dtype_and_shape(data)
+            return self._array(dtype, shape)
+        if code == _FORTRAN_ARRAY:
+            dtype, shape = _dtype_and_shape(data)
+            return self._array(dtype, shape[::-1]).T
         if code == _LONG_BYTES:
             return self._bodies.take(_unpacked(data)).tobytes()
         raise ValueError(f"unknown type {code}")
@@ -373,17 +380,25 @@ class _HeadReader:
             raise _FromStateFailed(error) from error
         return value
 
-    def _array(self, data: bytes) -> Array:
-        code, shape = _unpacked(data)
-        dtype: AnyDtype = dtype_of(code)
-        if any(extent < 0 for extent in shape):
-            raise ValueError(f"an array of shape {shape}")
+    def _array(self, dtype: AnyDtype, shape: list[int]) -> Array:
         body = self._bodies.take(math.prod(shape) * dtype.itemsize)
         if not self._copy:
             return body.view(dtype).reshape(shape)
         array = np.empty(shape, dtype)
         array.reshape(-1).view(np.uint8)[:] = body
         return array
+
+
+def in_fortran_order(array: Array) -> bool:
+    """True if the elements of `array` lie in Fortran order, and not in C order too."""
+    return array.flags.fnc
+
+
+def _dtype_and_shape(data: bytes) -> tuple[AnyDtype, list[int]]:
+    code, shape = _unpacked(data)
+    if type(shape) is not list or any(extent < 0 for extent in shape):
+        raise ValueError(f"an array of shape {shape}")
+    return dtype_of(code), shape
 
 
 def _in_pairs(items: list[Any]) -> list[tuple[Any, Any]]:

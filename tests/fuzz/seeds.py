@@ -289,6 +289,7 @@ def states() -> dict[str, bytes]:
         deep = (deep,)
     state = {
         "w": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "transposed": np.arange(6, dtype=np.float32).reshape(2, 3).T,
         "big": 1 << 80,
         "tuple": (1, [2.5, None], {"x": True}),
         "scalar": np.float64(0.5),

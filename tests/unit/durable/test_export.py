@@ -59,6 +59,13 @@ def test_numpy_reads_arrays_of_every_dtype_and_shape(tmp_path: Path) -> None:
     assert [found[f"state.shapes.{at}"].shape for at in range(4)] == [a.shape for a in shapes]
 
 
+def test_numpy_reads_an_array_in_the_order_that_it_had(tmp_path: Path) -> None:
+    array = np.arange(6.0).reshape(2, 3).T
+    found, _ = exported(tmp_path, array)
+    assert found["state"].flags.f_contiguous
+    assert found["state"].tolist() == array.tolist()
+
+
 def test_everything_else_is_in_the_document(tmp_path: Path) -> None:
     long = bytes(range(256)) * 300
     state = {

@@ -55,6 +55,13 @@ def test_only_the_part_that_differs_has_another_digest(path: str, other: dict[st
     assert [p for p in ours if p in theirs and ours[p] != theirs[p]] == [path]
 
 
+def test_arrays_that_differ_in_their_order_alone_say_so() -> None:
+    in_c, in_fortran = leaves({"w": np.zeros((2, 3))}), leaves({"w": np.zeros((3, 2)).T})
+    assert in_c["state['w']"].what == "float64[2, 3]"
+    assert in_fortran["state['w']"].what == "float64[2, 3] in Fortran order"
+    assert in_c["state"] == in_fortran["state"]
+
+
 def test_a_long_list_is_one_part() -> None:
     state = {"few": [1, 2], "many": list(range(10 * MAX_LEAVES))}
     paths = list(leaves(state))

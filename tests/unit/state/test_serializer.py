@@ -162,6 +162,21 @@ def test_every_reader_gets_its_own_writable_arrays() -> None:
     assert (first["w"].tolist(), second["w"].tolist()) == ([1, 1, 1], [0, 0, 0])
 
 
+@pytest.mark.parametrize("copy", [True, False])
+@pytest.mark.parametrize("shape", [(2, 3), (2, 3, 4), (0, 2, 3), (1, 5), (5, 1), (3,), ()])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_arrays_come_back_in_the_order_that_they_had(
+    order: Any, shape: tuple[int, ...], copy: bool
+) -> None:
+    array = np.zeros(shape, ">f4", order)
+    array[...] = np.arange(array.size).reshape(shape)
+    back = unpack_state(pack_state({"w": array}), copy=copy)["w"]
+    assert described(back) == described(array.astype("=f4"))
+    for flag in ("c_contiguous", "f_contiguous"):
+        assert getattr(back.flags, flag) == getattr(array.flags, flag)
+    assert back.flags.writeable == copy
+
+
 def test_foreign_byte_order_and_strides_become_plain_arrays() -> None:
     array = np.arange(12, dtype=">i4").reshape(3, 4)[:, ::2]
     back = unpack_state(pack_state(array))
