@@ -80,7 +80,10 @@ def checked_deadline(deadline: Any) -> float:
         raise TypeError(
             f"deadline is a {kind}, must be a number of seconds or a datetime.timedelta"
         )
-    seconds = float(deadline)
+    try:
+        seconds = float(deadline)
+    except OverflowError:  # an int that no float is near
+        seconds = math.inf
     if not 0 < seconds < math.inf:
         raise ValueError(f"deadline is {seconds:g}, must be above 0 and finite; None is no limit")
     return seconds

@@ -202,7 +202,7 @@ class WorkerOptions:
         return cls(
             routes=_routes(named, size),
             worker_id=worker_id or env.get("FTCOMM_WORKER_ID") or env.get(variable or ""),
-            token_file=Path(token_path) if token_path else None,
+            token_file=_file(token_path, "token file"),
             connect_timeout=_seconds(connect_timeout, env, "connect_timeout", 60.0),
             tracker_timeout=_seconds(tracker_timeout, env, "tracker_timeout", 600.0),
             bind=bind or env.get("FTCOMM_BIND") or None,
@@ -212,13 +212,27 @@ class WorkerOptions:
             spare=_is_spare(env.get("FTCOMM_SPARE") or "0"),
             faults=faults or env.get("FTCOMM_FAULTS") or None,
             faults_log=env.get("FTCOMM_FAULTS_LOG") or None,
-            history=Path(history) if history else None,
+            history=_file(history, "FTCOMM_HISTORY"),
             debug=env.get("FTCOMM_DEBUG") or None,
             log_level=log or env.get("FTCOMM_LOG") or None,
             scheduler_size=size,
             lonely=variable if not named and size is None else None,
             asked=_asked(asked or {}, env),
         )
+
+
+def _file(named: str | Path | None, what: str) -> Path | None:
+    """A file's path; ``~`` is the user's home, as a shell has it where it stands alone.
+
+    Raises:
+        ConfigError: nobody has that home.
+    """
+    if not named:
+        return None
+    try:
+        return Path(named).expanduser()
+    except RuntimeError:
+        raise ConfigError(f"{what} {named}: there is no such home directory") from None
 
 
 def _is_spare(text: str) -> bool:

@@ -77,7 +77,7 @@ def packed_tag(tag: Tag) -> bytes:
         TypeError, ValueError: it is neither, or too long.
     """
     if isinstance(tag, str):
-        raw = _TEXT + tag.encode()
+        raw = _TEXT + tag.encode(errors="surrogatepass")
         if len(raw) > MAX_TAG:
             raise ValueError(f"tag of {len(raw) - 1} bytes, at most {MAX_TAG - 1}")
         return raw
@@ -87,7 +87,7 @@ def packed_tag(tag: Tag) -> bytes:
     except TypeError:
         raise TypeError(f"tag must be an int or a str, not {type(tag).__name__}") from None
     except OverflowError:
-        raise ValueError(f"tag {tag} does not fit 64 bits") from None
+        raise ValueError(f"tag {tag:#x} does not fit 64 bits") from None
 
 
 def other_rank(peer: Any, name: str, rank: int, world_size: int) -> int:

@@ -36,6 +36,12 @@ _LEAVES = (bool, int, float, complex, str, bytes, np.ndarray, np.generic)
 _USUAL_LEAVES = frozenset((bool, int, float, complex, str, bytes, type(None), np.ndarray))
 _AS_THEY_ARE = frozenset((bool, float, type(None)))  # msgpack's own
 MAX_DEPTH = 64  # nesting of a state; deeper is a cycle or a mistake
+# What to pass in place of an array, by the kind of its dtype: text, bytes, objects, times, structs.
+_INSTEAD = {
+    **dict.fromkeys("USO", "tolist()"),
+    **dict.fromkeys("Mm", "view(np.int64)"),
+    "V": "fields, each an array",
+}
 
 
 def pack_state(state: Any, name: str = "state") -> Packed:
@@ -289,8 +295,12 @@ def checked_code(array: np.ndarray[Any, Any], where: str) -> int:
     """
     try:
         return dtype_code(array.dtype)
-    except TypeError as error:
-        raise TypeError(f"{where}: {error}") from None
+    except TypeError:
+        dtype = array.dtype
+        remedy = _INSTEAD.get(dtype.kind, "astype() of a dtype that states hold")
+        raise TypeError(
+            f"{where} has dtype {dtype}, which states do not hold: pass its {remedy}"
+        ) from None
 
 
 def _scalar_bytes(scalar: Array, where: str) -> bytes:

@@ -319,9 +319,9 @@ def _store_period(options: list[str], plan: list[dict[str, Any]], *, has_trace: 
             remedy="leave it out; -o checkpoint-every=1v says how often a checkpoint goes there",
         )
     loses_all = any(entry["kind"] == EVERYTHING for entry in plan)
-    if given.get("--replay") == "off":
+    if given.get("--replay", process_environment().get("FTCOMM_REPLAY")) == "off":
         if loses_all:
-            remedy = "leave -o replay=off out, or --lose-all"
+            remedy = "leave out -o replay=off and FTCOMM_REPLAY, or --lose-all"
             raise ConfigError("without replay nothing goes on after a loss of all", remedy=remedy)
         return ""
     if not (loses_all or has_trace or "--checkpoint-every" in given):
@@ -364,10 +364,11 @@ def _environment() -> dict[str, str]:
     """This process's, without what would put faults into the run without faults.
 
     Without the store of a real job too: each run would go on from it, and the first would finish
-    it.
+    it.  And without spares, which have their own option here.
     """
     environment = process_environment()
-    environment.pop(STORE_VARIABLE, None)
+    for name in (STORE_VARIABLE, "FTCOMM_SPARES"):
+        environment.pop(name, None)
     return {name: text for name, text in environment.items() if "FAULTS" not in name}
 
 

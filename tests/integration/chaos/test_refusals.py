@@ -101,6 +101,13 @@ def test_what_is_asked_for_at_random_is_in_the_plan(
     assert request.job.patience[-2:] == ("--max-restarts", "3")
 
 
+def test_a_job_without_replay_is_not_asked_to_lose_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FTCOMM_REPLAY", "off")
+    done = CliRunner().invoke(main, ["run", "-n", "2", "--lose-all", "2s", "--", "true"])
+    assert "leave out -o replay=off and FTCOMM_REPLAY, or --lose-all" in done.output
+    assert done.exit_code == 2
+
+
 def test_a_store_of_the_environment_is_no_store_of_the_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -115,9 +122,10 @@ def test_a_store_of_the_environment_is_no_store_of_the_runs(
     monkeypatch.setattr(trio, "run", interrupted)
     monkeypatch.setenv("FTCOMM_CHECKPOINT", "/shared/job1")
     monkeypatch.setenv("FTCOMM_REPLICAS", "2")
+    monkeypatch.setenv("FTCOMM_SPARES", "1")  # one more process, of which the harness knows nothing
     CliRunner().invoke(main, ["run", "-n", "2", "--random", "--", "true"])
     (request,) = asked
-    assert "FTCOMM_CHECKPOINT" not in request.job.environment
+    assert not {"FTCOMM_CHECKPOINT", "FTCOMM_SPARES"} & request.job.environment.keys()
     assert request.job.environment["FTCOMM_REPLICAS"] == "2"
 
 

@@ -197,6 +197,17 @@ def test_an_address_that_is_none_is_named(name: str, text: str) -> None:
         load({name: text})
 
 
+def test_files_may_be_in_the_users_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell expands no ``--token-file=~/token``."""
+    monkeypatch.setenv("HOME", "/home/me")
+    environ = {"FTCOMM_TRACKER": "a:1", "FTCOMM_TOKEN_FILE": "~/token", "FTCOMM_HISTORY": "~/h"}
+    options = WorkerOptions.load(environ=environ)
+    assert (options.token_file, options.history) == (Path("/home/me/token"), Path("/home/me/h"))
+    environ["FTCOMM_TOKEN_FILE"] = "~nobody-of-this-name/token"
+    with pytest.raises(ConfigError, match="there is no such home directory"):
+        WorkerOptions.load(environ=environ)
+
+
 def test_arguments_beat_the_environment() -> None:
     environ = {
         "FTCOMM_TRACKER": "a:1,[::1]:2",

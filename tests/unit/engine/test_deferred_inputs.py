@@ -141,6 +141,11 @@ def test_a_deadline_changes_nothing_where_nobody_is_waited_for(
     assert np.ravel(getattr(comm, call)([2.5], deadline=np.float32(3))).tolist() == [2.5]
 
 
+def test_a_deadline_beyond_all_floats_is_refused_as_infinite(comm: ftcomm.Communicator) -> None:
+    with pytest.raises(ValueError, match="deadline is inf, must be above 0 and finite"):
+        comm.barrier(deadline=10**400)
+
+
 def test_a_deadline_that_is_a_time_of_the_clock_is_refused_with_the_remedy(
     comm: ftcomm.Communicator,
 ) -> None:

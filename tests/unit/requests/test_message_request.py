@@ -42,7 +42,7 @@ def test_contents_that_differ_have_digests_that_differ() -> None:
 
 
 def test_tags_of_two_types_are_never_the_same() -> None:
-    tags = [packed_tag(tag) for tag in (0, 1, -1, "0", "1", "", "grad", np.int64(7), 2**63 - 1)]
+    tags = [packed_tag(tag) for tag in (0, 1, -1, "0", "1", "", "\udc80", np.int64(7), 2**63 - 1)]
     assert len(set(tags)) == len(tags)
     assert packed_tag(np.int64(1)) == packed_tag(1)
     assert max(map(len, tags)) <= MAX_TAG
@@ -54,10 +54,11 @@ def test_tags_of_two_types_are_never_the_same() -> None:
     [
         (1.5, TypeError, "tag must be an int or a str, not float"),
         (None, TypeError, "tag must be an int or a str, not NoneType"),
-        (2**63, ValueError, "tag 9223372036854775808 does not fit 64 bits"),
+        (2**63, ValueError, "tag 0x8000000000000000 does not fit 64 bits"),
+        (-(1 << 20_000), ValueError, "tag -0x10+ does not fit 64 bits"),
         ("x" * MAX_TAG, ValueError, f"tag of {MAX_TAG} bytes, at most {MAX_TAG - 1}"),
     ],
-    ids=["float", "none", "large", "long"],
+    ids=["float", "none", "large", "huge", "long"],
 )
 def test_other_tags_are_refused(tag: Any, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
