@@ -115,11 +115,11 @@ def unplanned_deaths(record: RunRecord) -> list[ProcessRecord]:
     """Workers' processes that died otherwise than by a fault, before their work was done.
 
     A fault that kills names its victims, also one that came too late to test anything; any other
-    excuses what becomes later of those that it hit.  What still ran at the end has been ended by
-    the runner.
+    excuses what becomes later of the processes that lived, or began, while it lasted.  What still
+    ran at the end has been ended by the runner.
     """
     dying = {pid for delivery in record.deliveries for pid in delivery.dies}
-    hit = [(who, d.at_s) for d in record.delivered if not d.dies for who in d.workers]
+    excuses = [delivery for delivery in record.delivered if not delivery.dies]
     return [
         process
         for process in record.processes
@@ -127,9 +127,17 @@ def unplanned_deaths(record: RunRecord) -> list[ProcessRecord]:
         and process.ended_s is not None
         and process.ended_s < record.closed_s.get(process.who, math.inf) - CLOCK_SLACK_S
         and process.pid not in dying
-        and not any(who == process.who and at_s <= process.ended_s for who, at_s in hit)
+        and not any(_has_hit(delivery, process) for delivery in excuses)
         and not _well(process.how)
     ]
+
+
+def _has_hit(delivery: Delivery, process: ProcessRecord) -> bool:
+    until_s = math.inf if delivery.until_s is None else delivery.until_s
+    lived = process.began_s <= until_s + CLOCK_SLACK_S and (
+        process.ended_s is None or delivery.at_s <= process.ended_s
+    )
+    return lived and process.who in delivery.workers
 
 
 def _well(how: str) -> bool:

@@ -150,6 +150,13 @@ def test_a_fault_excuses_no_death_before_it() -> None:
         assert unplanned_deaths(run(deliveries=[stop(1, at_s, "1")], processes=[dead])) == found
 
 
+def test_a_fault_that_is_over_excuses_nobody_who_began_later() -> None:
+    dead = process("1", 12, "exited with status 1")
+    for until_s, found in ((dead.began_s - 0.5, [dead]), (dead.began_s + 0.5, []), (None, [])):
+        fault = replace(stop(1, dead.began_s - 1, "1"), until_s=until_s)
+        assert unplanned_deaths(run(deliveries=[fault], processes=[dead])) == found
+
+
 def test_who_has_closed_may_die_and_who_runs_at_the_end_is_ended() -> None:
     killed = "was killed by SIGKILL"
     processes = [process("0", 10, killed), process("1", 11, killed), process("2", 12, killed)]
