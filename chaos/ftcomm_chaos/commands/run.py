@@ -161,7 +161,11 @@ class GivenOptions:
 @click.option("--duration", type=TIME, help="How long to break things [default: one job].")
 @click.option("--limit", type=TIME, help="Time limit for one job; longer counts as a hang.")
 @click.option("--compare", help="File that the script writes to {out} [default: last result].")
-@click.option("--chdir", is_flag=True, help="Run the script in {out}, a folder of its own.")
+@click.option(
+    "--chdir",
+    is_flag=True,
+    help="Run the script in {out}, a folder of its own.",
+)
 @click.option(
     "-o",
     "--option",
@@ -285,7 +289,7 @@ def _request(asked: GivenOptions) -> RunRequest:
         name="without faults",
         folder=Path("reference"),
         world_size=asked.world_size,
-        command=asked.command,
+        command=_found_from_elsewhere(asked.command) if asked.chdir else asked.command,
         # We kill as often as the plan says: the patience of a job is not what is tested.
         options=("--max-incarnations", UNLIMITED, *options),
         patience=("--max-restarts", "10", *patience),
@@ -305,6 +309,11 @@ def _request(asked: GivenOptions) -> RunRequest:
         compare=compare,
         least=least,
     )
+
+
+def _found_from_elsewhere(command: tuple[str, ...]) -> tuple[str, ...]:
+    """The command for another folder: what is a file here, as the script, by its whole path."""
+    return tuple(str(Path(word).absolute()) if Path(word).is_file() else word for word in command)
 
 
 def _store_period(options: list[str], plan: list[dict[str, Any]], *, has_trace: bool) -> str:

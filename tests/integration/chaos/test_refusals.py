@@ -101,6 +101,27 @@ def test_what_is_asked_for_at_random_is_in_the_plan(
     assert request.job.patience[-2:] == ("--max-restarts", "3")
 
 
+def test_a_script_is_found_from_another_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[RunRequest] = []
+
+    def interrupted(_: object, request: RunRequest, progress: object) -> int:
+        del progress
+        asked.append(request)
+        return 2
+
+    monkeypatch.setattr(trio, "run", interrupted)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    for options in ([], ["--chdir"]):
+        line = ["run", "-n", "2", "--random", *options, "--", "python", "train.py", "--steps", "3"]
+        CliRunner().invoke(main, line)
+    scripts = [request.job.command[1] for request in asked]
+    assert scripts == ["train.py", str(tmp_path / "train.py")]
+    assert asked[1].job.command == ("python", scripts[1], "--steps", "3")
+
+
 def test_a_job_without_replay_is_not_asked_to_lose_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FTCOMM_REPLAY", "off")
     done = CliRunner().invoke(main, ["run", "-n", "2", "--lose-all", "2s", "--", "true"])
