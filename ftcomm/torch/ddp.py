@@ -54,6 +54,7 @@ class DDP(torch.nn.Module):
         """
         super().__init__()
         self.module = module
+        self.register_load_state_dict_pre_hook(_add_prefix)
         self._comm = comm or joined()
         self._sync_buffers = sync_buffers
         self._averages = True
@@ -146,3 +147,9 @@ class DDP(torch.nn.Module):
         for output in torch.utils._pytree.tree_leaves(outputs):  # noqa: SLF001 - as torch's FSDP does
             if isinstance(output, torch.Tensor) and output.requires_grad:
                 output.register_hook(self._reducer.begin)
+
+
+def _add_prefix(_: Any, state: dict[str, Any], prefix: str, *_others: Any) -> None:
+    """Find the names of `DDP.state_dict` where a module loads what it contains, one by one."""
+    for name in [name for name in state if name.startswith(prefix)]:
+        state[f"{prefix}module.{name[len(prefix) :]}"] = state.pop(name)
