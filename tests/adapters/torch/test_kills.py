@@ -137,6 +137,13 @@ def test_the_trainer_stops_early_on_all_ranks(undisturbed: Runs, tmp_path: Path)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("way", ["ddp"])
+def test_worker_processes_draw_the_same_again(way: str, undisturbed: Runs, tmp_path: Path) -> None:
+    options = "--noise", "--loader-workers=2"
+    check(undisturbed, tmp_path, way, "1", "3.backward", *options)
+
+
+@pytest.mark.slow
 def test_a_loader_with_workers_goes_on_in_the_middle_of_an_epoch(
     undisturbed: Runs, tmp_path: Path
 ) -> None:
