@@ -78,7 +78,7 @@ class DDP(torch.nn.Module):
             self._prepare()
         outputs = self.module(*inputs, **options)
         if torch.is_grad_enabled():
-            self._watch(outputs)
+            self._reducer.watch(outputs)
         return outputs
 
     @contextlib.contextmanager
@@ -141,12 +141,6 @@ class DDP(torch.nn.Module):
                 remedy="wrap it with all parameters that are trained at any time, and freeze them "
                 "behind that, by requires_grad_(False)",
             )
-
-    def _watch(self, outputs: Any) -> None:
-        """Hear of the backward pass at its outermost begin, whatever is recomputed inside."""
-        for output in torch.utils._pytree.tree_leaves(outputs):  # noqa: SLF001 - as torch's FSDP does
-            if isinstance(output, torch.Tensor) and output.requires_grad:
-                output.register_hook(self._reducer.begin)
 
 
 def _add_prefix(_: Any, state: dict[str, Any], prefix: str, *_others: Any) -> None:

@@ -72,7 +72,7 @@ class Trainer(transformers.Trainer):
         """Train, from the job's newest checkpoint if it has one."""
         self.model_init = None  # or another model would be made, whose gradients nobody averages
         trained = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
-        GradientReducer(self._comm, trained[::-1], BUCKET_BYTES)
+        self._watch_loss(GradientReducer(self._comm, trained[::-1], BUCKET_BYTES))
         # A restarted rank is alone between the load and the next step: no collective comes there.
         frozen = frozen_in(self.model)
         local: dict[str, Any] = {"files": {}, "read": None}
@@ -88,6 +88,17 @@ class Trainer(transformers.Trainer):
             _write(Path(folder), values["files"])
             self._read.resume(values["read"], lambda: super(Trainer, self)._load_rng_state(folder))
             return super().train(folder, **options)
+
+    def _watch_loss(self, reducer: GradientReducer) -> None:
+        """Have `reducer` hear of each backward pass at its begin."""
+        compute = self.compute_loss  # perhaps of the script's own class
+
+        def compute_loss(*arguments: Any, **options: Any) -> Any:
+            loss = compute(*arguments, **options)
+            reducer.watch(loss)
+            return loss
+
+        self.__dict__["compute_loss"] = compute_loss
 
     def get_train_dataloader(self) -> Any:
         """The Trainer's own.

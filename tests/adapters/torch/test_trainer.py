@@ -147,3 +147,37 @@ def test_a_restarted_rank_draws_the_random_numbers_behind_its_checkpoint(
     monkeypatch.setattr(module, "save", lambda *_, **__: None)
     for step in range(1, len(kept)):
         assert fitted(tmp_path / str(step), **options) == undisturbed, f"from step {step + 1}"
+
+
+class Nested(torch.nn.Module):
+    """Layers that reentrant checkpoints compute again, each in a backward pass of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x: Any) -> Any:
+        x = x.requires_grad_()
+        for layer in self.layers:
+            x = torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=True)
+        return {"loss": x.square().mean()}
+
+
+def test_gradients_are_averaged_once_for_all_reentrant_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the first gradient comes in a pass that one of them makes."""
+    from ftcomm.torch.gradient_bucket import GradientBucket  # noqa: PLC0415 - torch is there
+
+    finished: list[int] = []
+    finish = GradientBucket.finish
+    monkeypatch.setattr(
+        GradientBucket, "finish", lambda bucket: (finished.append(1), finish(bucket))
+    )
+    arguments = transformers.TrainingArguments(
+        str(tmp_path), use_cpu=True, report_to="none", disable_tqdm=True, max_steps=2
+    )
+    rows = [{"x": [1.0, 2.0, 3.0, 4.0]}] * 4
+    with ftcomm.init("none") as comm:
+        Trainer(Nested(), arguments, comm=comm, train_dataset=rows).train()
+    assert len(finished) == 2
