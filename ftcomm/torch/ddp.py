@@ -54,6 +54,7 @@ class DDP(torch.nn.Module):
         """
         super().__init__()
         self.module = module
+        self.register_load_state_dict_pre_hook(_add_prefix)
         self._comm = comm or joined()
         self._sync_buffers = sync_buffers
         self._averages = True
@@ -77,7 +78,7 @@ class DDP(torch.nn.Module):
             self._prepare()
         outputs = self.module(*inputs, **options)
         if torch.is_grad_enabled():
-            self._watch(outputs)
+            self._reducer.watch(outputs)
         return outputs
 
     @contextlib.contextmanager
@@ -141,8 +142,8 @@ class DDP(torch.nn.Module):
                 "behind that, by requires_grad_(False)",
             )
 
-    def _watch(self, outputs: Any) -> None:
-        """Hear of the backward pass at its outermost begin, whatever is recomputed inside."""
-        for output in torch.utils._pytree.tree_leaves(outputs):  # noqa: SLF001 - as torch's FSDP does
-            if isinstance(output, torch.Tensor) and output.requires_grad:
-                output.register_hook(self._reducer.begin)
+
+def _add_prefix(_: Any, state: dict[str, Any], prefix: str, *_others: Any) -> None:
+    """Find the names of `DDP.state_dict` where a module loads what it contains, one by one."""
+    for name in [name for name in state if name.startswith(prefix)]:
+        state[f"{prefix}module.{name[len(prefix) :]}"] = state.pop(name)

@@ -53,6 +53,16 @@ class GradientReducer:
                 hook = functools.partial(self._on_gradient, bucket, place)
                 parameter.register_post_accumulate_grad_hook(hook)
 
+    def watch(self, outputs: Any) -> None:
+        """Begin with the backward pass from any of `outputs`, at its outermost begin.
+
+        Otherwise a gradient begins it, which may come in a pass that a reentrant checkpoint makes,
+        and each such pass would average all buckets.
+        """
+        for output in torch.utils._pytree.tree_leaves(outputs):  # noqa: SLF001 - as torch's FSDP does
+            if isinstance(output, torch.Tensor) and output.requires_grad:
+                output.register_hook(self.begin)
+
     def begin(self, *_: Any) -> None:
         """A backward pass begins: called by its first hook, once or more often."""
         if self.is_on and not self.is_active:

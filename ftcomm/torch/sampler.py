@@ -1,21 +1,52 @@
 """Rows for each rank and step, whose position a checkpoint can hold."""
 
+import random
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
+import torch.utils.data
 
 import ftcomm
 
 Batch = TypeVar("Batch")
 
 
+class SeededRows(list[int]):
+    """The rows of a batch, by which a worker process of a loader seeds its random numbers.
+
+    A restarted rank has new workers, which begin in the middle of an epoch.  What they draw must
+    follow from the batch, not from those that they have read before.  In the process of the script
+    nothing is seeded.
+    """
+
+    def __init__(self, rows: Iterable[int], *key: int) -> None:
+        """Hold `rows`; `key` is another for each batch of the job, none of it negative."""
+        super().__init__(rows)
+        self._key = key
+
+    def __reduce__(self) -> Any:
+        """Seed where a worker takes the batch out of its queue, right before it reads the rows."""
+        return _rows_of, (list(self), self._key)
+
+
+def _rows_of(rows: list[int], key: tuple[int, ...]) -> list[int]:
+    if torch.utils.data.get_worker_info() is not None:
+        seeds = np.random.SeedSequence(key).generate_state(3)
+        torch.manual_seed(int(seeds[0]))
+        np.random.seed(seeds[1])  # noqa: NPY002 - data sets may draw from it
+        random.seed(int(seeds[2]))
+    return rows
+
+
 class BatchSampler:
     """The rows of each step, for the ``batch_sampler=`` of a `torch.utils.data.DataLoader`.
 
     Rows follow from seed, epoch, step, rank and world size alone, so a restarted worker goes on
-    with the batch behind its checkpoint.  A DataLoader reads ahead: `over` counts the batches that
-    the script was given, not those that were read.
+    with the batch behind its checkpoint.  So do the random numbers of a DataLoader's worker
+    processes.  A DataLoader reads ahead: `over` counts the batches that the script was given, not
+    those that were read.
 
     All ranks have the same number of steps.  Rows that do not fill a batch on every rank are left
     out of the epoch; with ``shuffle`` each epoch leaves out others.  With ``drop_last=False`` the
@@ -67,11 +98,13 @@ class BatchSampler:
         """The batches of this epoch from `position` on."""
         order = self._order()
         needed = len(self) * self._batch_size * self._world_size
+        seed = self._seed % 2**64  # which may be negative
         while len(order) < needed:
             order += order[: needed - len(order)]
         for step in range(self.position, len(self)):
             first = (step * self._world_size + self._rank) * self._batch_size
-            yield order[first : first + self._batch_size]
+            rows = order[first : first + self._batch_size]
+            yield SeededRows(rows, seed, self.epoch, step, self._rank)
 
     def over(self, loader: Iterable[Batch]) -> Iterator[Batch]:
         """The batches of a `loader` that reads by this sampler, counted; then the epoch ends.

@@ -6,6 +6,7 @@ from the newest one, by itself.
 """
 
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,15 @@ from ftcomm.torch.broadcasting import broadcast_buffers
 from ftcomm.torch.checkpoints import load, save
 from ftcomm.torch.gradient_bucket import BUCKET_BYTES
 from ftcomm.torch.joined import init, is_joined, joined
-from ftcomm.torch.parts import frozen_in, restore_dtypes, restore_frozen
+from ftcomm.torch.parts import (
+    frozen_in,
+    random_states,
+    restore_dtypes,
+    restore_frozen,
+    restore_random_states,
+)
 from ftcomm.torch.reducer import GradientReducer
+from ftcomm.torch.sampler import SeededRows
 
 _DRAWING_SAMPLERS = {
     "LengthGroupedSampler", "RandomSampler", "SubsetRandomSampler", "WeightedRandomSampler",
@@ -54,6 +62,7 @@ class Trainer(transformers.Trainer):
         super().__init__(*arguments, **options)
         check_arguments(self.args)
         self._frozen: list[str] = []  # at the checkpoint
+        self._read = ReadBatches()
         if self._comm.rank:
             self.args.output_dir = str(Path(self.args.output_dir) / f"rank-{self._comm.rank}")
         whole: Any = self.train_dataset
@@ -63,10 +72,11 @@ class Trainer(transformers.Trainer):
         """Train, from the job's newest checkpoint if it has one."""
         self.model_init = None  # or another model would be made, whose gradients nobody averages
         trained = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
-        GradientReducer(self._comm, trained[::-1], BUCKET_BYTES)
+        self._watch_loss(GradientReducer(self._comm, trained[::-1], BUCKET_BYTES))
         # A restarted rank is alone between the load and the next step: no collective comes there.
         frozen = frozen_in(self.model)
-        version, values = load(self._comm, local={"files": {}}, rng=False, model=self.model)
+        local: dict[str, Any] = {"files": {}, "read": None}
+        version, values = load(self._comm, local=local, rng=False, model=self.model)
         self._frozen = frozen_in(self.model)
         restore_frozen(self.model, frozen)  # until there is an optimizer, of as many as before
         if version == 0:
@@ -76,17 +86,43 @@ class Trainer(transformers.Trainer):
         self.args.eval_on_start = False  # the others did that before their first step
         with tempfile.TemporaryDirectory(prefix="ftcomm-trainer-") as folder:
             _write(Path(folder), values["files"])
+            self._read.resume(values["read"], lambda: super(Trainer, self)._load_rng_state(folder))
             return super().train(folder, **options)
+
+    def _watch_loss(self, reducer: GradientReducer) -> None:
+        """Have `reducer` hear of each backward pass at its begin."""
+        compute = self.compute_loss  # perhaps of the script's own class
+
+        def compute_loss(*arguments: Any, **options: Any) -> Any:
+            loss = compute(*arguments, **options)
+            reducer.watch(loss)
+            return loss
+
+        self.__dict__["compute_loss"] = compute_loss
 
     def get_train_dataloader(self) -> Any:
         """The Trainer's own.
 
         Raises:
-            ConfigError: its order of rows is one that a restarted rank could not make again.
+            ConfigError: its order of rows is one that a restarted rank could not make again, or
+                its collator draws random numbers that it could not.
         """
+        check_collator(self.data_collator)
         loader = super().get_train_dataloader()
         check_sampler(getattr(loader.batch_sampler, "sampler", None))
+        seeded = SeededBatches(loader.batch_sampler, self._seed_of_epoch)
+        batches = seeded if loader.num_workers else NotedBatches(loader.batch_sampler, self._read)
+        # torch refuses another sampler behind its checks, which this one passes.
+        vars(getattr(loader, "base_dataloader", loader))["batch_sampler"] = batches
         return loader
+
+    def _seed_of_epoch(self) -> tuple[int, ...]:
+        return self.args.seed % 2**64, int(self.state.epoch or 0), self._comm.rank
+
+    def _load_rng_state(self, checkpoint: Any) -> None:
+        if not self._read.is_resumed:  # else transformers would undo what was drawn since
+            self._read.forget()
+            super()._load_rng_state(checkpoint)
 
     def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
@@ -111,12 +147,98 @@ class Trainer(transformers.Trainer):
             return  # which transformers would leave out
         name = f"{transformers.trainer_utils.PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         files = _read(Path(self._get_output_dir(trial=trial)) / name)
-        save(self._comm, local={"files": files}, rng=False, model=self.model)
+        local = {"files": files, "read": self._read.last}
+        save(self._comm, local=local, rng=False, model=self.model)
 
     def _is_before_an_evaluation(self) -> bool:
         """Tell whether an epoch's evaluation follows this checkpoint of its last step."""
         strategies = str(self.args.save_strategy.value), str(self.args.eval_strategy.value)
         return strategies == ("steps", "epoch") and float(self.state.epoch or 0).is_integer()
+
+
+class ReadBatches:
+    """The batches that were read, and the random numbers that data sets and collators drew.
+
+    Accelerate reads a batch ahead: at a checkpoint the next one has been read already.  A restarted
+    rank reads that with the random states from before, and the one behind it with the checkpoint's.
+
+    Attributes:
+        last: number within the epoch of the batch that was read last, and the random states before
+            it; None if that is not known.
+        is_resumed: the states of the checkpoint are in place.
+    """
+
+    def __init__(self) -> None:
+        """Begin before the first batch."""
+        self.last: tuple[int, dict[str, Any]] | None = None
+        self.is_resumed = False
+        self._steps: dict[int, Callable[[], None]] = {}  # by the number of the batch behind
+
+    def resume(self, last: Any, restore: Callable[[], None]) -> None:
+        """Go on behind a checkpoint in the middle of an epoch.
+
+        Args:
+            last: at the checkpoint.
+            restore: puts the checkpoint's own random states in place.
+        """
+        if last is not None:
+            number, states = last
+            self._steps = {number: lambda: restore_random_states(states), number + 1: restore}
+
+    def forget(self) -> None:
+        """Begin with another epoch than that of the checkpoint."""
+        self._steps = {}
+
+    def begin(self, number: int) -> None:
+        """Batch `number` is read next, or the epoch has no more."""
+        if number in self._steps:
+            self._steps.pop(number)()
+            self.is_resumed = not self._steps
+        self.last = number, random_states()
+
+
+class _Batches:
+    """A batch sampler in place of `batches`, with all its attributes."""
+
+    def __init__(self, batches: Any) -> None:
+        self._batches = batches
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batches, name)
+
+
+class NotedBatches(_Batches):
+    """Batches that are read in this process."""
+
+    def __init__(self, batches: Any, read: ReadBatches) -> None:
+        """Tell `read` about `batches`."""
+        super().__init__(batches)
+        self._read = read
+
+    def __iter__(self) -> Iterator[Any]:
+        """The batches; each is read before the next one is asked for."""
+        for number, rows in enumerate(self._batches):
+            self._read.begin(number)
+            yield rows
+        self._read.begin(len(self))
+
+
+class SeededBatches(_Batches):
+    """Batches that worker processes read."""
+
+    def __init__(self, batches: Any, key: Callable[[], tuple[int, ...]]) -> None:
+        """Seed for each batch, by its number and the `key` of an epoch and a rank."""
+        super().__init__(batches)
+        self._key = key
+
+    def __iter__(self) -> Iterator[Any]:
+        """The batches."""
+        key = self._key()
+        for number, rows in enumerate(self._batches):
+            yield SeededRows(rows, *key, number)
 
 
 def check_arguments(arguments: Any) -> None:
@@ -146,6 +268,21 @@ def check_sampler(sampler: Any) -> None:
             f"the rows come from a {type(sampler).__name__}, whose order a restarted rank could "
             "not make again in the middle of an epoch",
             remedy="leave train_sampling_strategy and use_seedable_sampler as they are by default",
+        )
+
+
+def check_collator(collator: Any) -> None:
+    """Refuse one that draws from a generator of its own, which begins anew in a restarted rank.
+
+    Raises:
+        ConfigError: the message names the collator.
+    """
+    if hasattr(collator, "create_rng") and getattr(collator, "seed", None) is not None:
+        raise ftcomm.ConfigError(
+            f"the {type(collator).__name__} has a seed, by which a restarted rank would draw the "
+            "first random numbers again",
+            remedy="leave its seed None, so it draws from the generators that seed= of the "
+            "arguments begins",
         )
 
 

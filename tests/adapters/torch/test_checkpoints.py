@@ -4,6 +4,7 @@ import collections
 import importlib
 import random
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -172,6 +173,37 @@ def test_a_sampler_goes_on_behind_the_batch_that_the_script_was_given(
     other.load_state_dict(first.state_dict())
     assert list(other.over(iter(other))) == epochs[0][2:]
     assert (other.epoch, other.position) == (1, 0)
+
+
+class Noisy(torch.utils.data.Dataset):
+    """Rows with noise that is drawn as they are read, as by augmentations."""
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, row: int) -> list[float]:
+        return [row, torch.rand(()).item(), np.random.rand(), random.random()]  # noqa: NPY002 - scripts do
+
+
+@pytest.mark.process
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_worker_processes_draw_by_the_batch() -> None:
+    """By epoch, step and rank, whatever the worker has drawn before; this process is not seeded."""
+
+    def batches(rank: int, position: int) -> list[Any]:
+        place: Any = SimpleNamespace(rank=rank, world_size=2)
+        loader = ft.DataLoader(
+            Noisy(), place, batch_size=3, seed=-1, shuffle=False, num_workers=2, collate_fn=list
+        )
+        loader.load_state_dict({"epoch": 0, "position": position})
+        return [batch for _ in range(2) for batch in loader]
+
+    state = torch.get_rng_state()
+    whole = batches(0, 0)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert whole[1:] == batches(0, 1)
+    noise = [tuple(row[1:]) for batch in whole + batches(1, 0) for row in batch]
+    assert len(set(noise)) == 48, "of two epochs on two ranks"
 
 
 def test_ranks_have_rows_of_their_own_in_the_sets_order() -> None:

@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 import ftcomm  # noqa: E402 - skipped before, where torch is missing
 import ftcomm.torch as ft  # noqa: E402 - likewise
 from ftcomm.torch.gradient_bucket import cut  # noqa: E402 - likewise
+from ftcomm.torch.parts import restore, state_of  # noqa: E402 - likewise
 from ftcomm.torch.reducer import GradientReducer  # noqa: E402 - likewise
 from tests.conformance.forker import die_with_parent  # noqa: E402 - likewise
 from tests.conformance.plans import worker_environment  # noqa: E402 - likewise
@@ -154,6 +155,25 @@ def test_a_state_dict_is_the_modules() -> None:
         assert model.state_dict().keys() == plain.state_dict().keys() == {"weight", "bias"}
         model.load_state_dict({"weight": torch.ones(2, 2), "bias": torch.ones(2)})
         assert plain.bias.tolist() == [1, 1]
+
+
+def test_a_module_that_contains_one_is_restored() -> None:
+    """Its state dict has the names that it would have without the wrapper."""
+
+    def nested() -> Any:
+        inner = torch.nn.Sequential(torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 2))
+        return torch.nn.Sequential(ft.DDP(inner, comm), torch.nn.Linear(2, 1))
+
+    with ftcomm.init("none") as comm:
+        one, other = nested(), nested()
+        one(torch.rand(3, 2)).sum().backward()
+        state = state_of(one)
+        assert {"0.1.weight", "0.0.running_mean", "1.weight"} <= state.keys()
+        restore(other, state)
+        assert str(state_of(other)) == str(state)
+        other.load_state_dict(one.state_dict())
+        with pytest.raises(RuntimeError, match=r'Missing key.*"0.module.1.bias"'):
+            other.load_state_dict({k: v for k, v in one.state_dict().items() if k != "0.1.bias"})
 
 
 def test_what_cannot_be_averaged_is_refused_by_name() -> None:

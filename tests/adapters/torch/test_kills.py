@@ -136,6 +136,21 @@ def test_the_trainer_stops_early_on_all_ranks(undisturbed: Runs, tmp_path: Path)
     assert (len(losses), len(set(losses))) == (3, 1), said
 
 
+@pytest.mark.parametrize("moment", ["3.backward", "5.backward"])
+def test_the_trainers_collator_draws_the_same_again(
+    moment: str, undisturbed: Runs, tmp_path: Path
+) -> None:
+    """A kill in the middle of an epoch, whose next batch was read ahead; and behind its end."""
+    check(undisturbed, tmp_path, "trainer", "1", moment, "--noise")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["ddp", "trainer"])
+def test_worker_processes_draw_the_same_again(way: str, undisturbed: Runs, tmp_path: Path) -> None:
+    options = "--noise", "--loader-workers=2"
+    check(undisturbed, tmp_path, way, "1", "3.backward", *options)
+
+
 @pytest.mark.slow
 def test_a_loader_with_workers_goes_on_in_the_middle_of_an_epoch(
     undisturbed: Runs, tmp_path: Path

@@ -90,6 +90,14 @@ def data(dtype: torch.dtype) -> TensorDataset:
     return TensorDataset(x.to(dtype), x[:, :3].argmax(1))
 
 
+class Noisy(TensorDataset):
+    """Rows with noise that is drawn as they are read, as by augmentations."""
+
+    def __getitem__(self, row: int) -> Any:
+        x, y = super().__getitem__(row)
+        return x + torch.rand(x.shape), y
+
+
 def train(options: argparse.Namespace, comm: ftcomm.Communicator) -> str:
     dtype = getattr(torch, options.dtype)
     kills = Kills(options.kill, comm.rank)
@@ -97,8 +105,9 @@ def train(options: argparse.Namespace, comm: ftcomm.Communicator) -> str:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     optimizer.register_step_pre_hook(lambda *_: kills.at("optimizer"))
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    rows = Noisy(*data(dtype).tensors) if options.noise else data(dtype)
     workers = options.loader_workers
-    loader = ft.DataLoader(data(dtype), comm, batch_size=8, seed=3, num_workers=workers)
+    loader = ft.DataLoader(rows, comm, batch_size=8, seed=3, num_workers=workers)
     torch.manual_seed(100 + comm.rank)
     parts = {
         "model": model, "optimizer": optimizer, "scheduler": scheduler, "data": loader,
@@ -129,6 +138,7 @@ def main() -> None:
     parser.add_argument("--way", choices=["ddp", "stock", "fsdp"], default="ddp")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--every", type=int, default=2, help="steps of a version")
+    parser.add_argument("--noise", action="store_true", help="is drawn as rows are read")
     parser.add_argument("--loader-workers", type=int, default=0)
     parser.add_argument("--kill", action="append", default=[], metavar="RANK.STEP.MOMENT")
     options = parser.parse_args()

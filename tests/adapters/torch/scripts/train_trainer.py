@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import random
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,15 @@ from typing import Any
 os.environ["HF_HUB_OFFLINE"] = "1"
 sys.path.insert(0, str(Path(__file__).parent))
 
+import numpy as np
 import torch
 from train import ROWS, STEPS, Kills, data, made, told
-from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments
+from transformers import (
+    EarlyStoppingCallback,
+    TrainerCallback,
+    TrainingArguments,
+    default_data_collator,
+)
 
 import ftcomm.torch as ft
 from ftcomm.torch.broadcasting import broadcast_buffers
@@ -43,10 +50,19 @@ class Moments(TrainerCallback):
         self._kills.at("optimizer")
 
 
+def noisy(rows: list[Any]) -> dict[str, Any]:
+    """A batch with noise of all generators, as of a collator that masks words."""
+    batch = default_data_collator(rows)
+    scale = random.random() + np.random.random()  # noqa: NPY002 - as scripts do
+    return {**batch, "x": batch["x"] + scale * torch.rand(batch["x"].shape)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--kill", action="append", default=[], metavar="RANK.STEP.MOMENT")
     parser.add_argument("--stop", action="store_true", help="by a callback, behind four steps")
+    parser.add_argument("--noise", action="store_true", help="is drawn as rows are read")
+    parser.add_argument("--loader-workers", type=int, default=0)
     options = parser.parse_args()
     evaluates: dict[str, Any] = {
         "eval_strategy": "steps", "eval_steps": 1, "load_best_model_at_end": True,
@@ -58,7 +74,8 @@ def main() -> None:
         arguments = TrainingArguments(
             "output", max_steps=STEPS, save_steps=2, per_device_train_batch_size=8, use_cpu=True,
             learning_rate=0.01, report_to="none", disable_tqdm=True, logging_steps=1,
-            metric_for_best_model="loss", **(evaluates if options.stop else {}),
+            metric_for_best_model="loss", dataloader_num_workers=options.loader_workers,
+            **(evaluates if options.stop else {}),
         )  # fmt: skip
         callbacks: list[TrainerCallback] = [Moments(kills)]
         if options.stop:  # three losses after the first are no better by a thousand
@@ -66,7 +83,7 @@ def main() -> None:
         rows = [{"x": x[row], "labels": y[row]} for row in range(ROWS)]
         trainer = Trainer(
             Model(kills), arguments, callbacks=callbacks, train_dataset=rows,
-            eval_dataset=rows[:8],
+            eval_dataset=rows[:8], data_collator=noisy if options.noise else None,
         )  # fmt: skip
         trainer.train()
         losses = [row["eval_loss"] for row in trainer.state.log_history if "eval_loss" in row]
