@@ -185,7 +185,7 @@ class Chain:
                 )
 
     def _with_what_is_left(self, error: ChangedRecordError) -> ChangedRecordError:
-        """Add what the other records have: whoever reads of the damage may think that all is lost.
+        """Add what the other records have: a reader of the error may think that all is lost.
 
         The same error where they cannot be read either.
         """

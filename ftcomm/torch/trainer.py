@@ -272,7 +272,7 @@ def check_sampler(sampler: Any) -> None:
 
 
 def check_collator(collator: Any) -> None:
-    """Refuse one that draws from a generator of its own, which begins anew in a restarted rank.
+    """Refuse one that draws from its own generator, which starts again in a restarted rank.
 
     Raises:
         ConfigError: the message names the collator.

@@ -73,6 +73,20 @@ def test_what_cannot_be_run_is_refused_at_once(
     assert complaint in done.stderr
 
 
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[RunRequest]:
+    """The requests of commands, each of which is interrupted at once."""
+    requests: list[RunRequest] = []
+
+    def interrupted(_: object, request: RunRequest, progress: object) -> int:
+        del progress
+        requests.append(request)
+        return 2
+
+    monkeypatch.setattr(trio, "run", interrupted)
+    return requests
+
+
 @pytest.mark.parametrize(
     ("options", "kinds"),
     [
@@ -82,16 +96,8 @@ def test_what_cannot_be_run_is_refused_at_once(
     ],
 )
 def test_what_is_asked_for_at_random_is_in_the_plan(
-    monkeypatch: pytest.MonkeyPatch, options: list[str], kinds: list[str]
+    asked: list[RunRequest], options: list[str], kinds: list[str]
 ) -> None:
-    asked: list[RunRequest] = []
-
-    def interrupted(_: object, request: RunRequest, progress: object) -> int:
-        del progress
-        asked.append(request)
-        return 2
-
-    monkeypatch.setattr(trio, "run", interrupted)
     line = ["run", "-n", "2", *options, "-o", "max-restarts=3", "-o", "replicas=2", "--", "true"]
     done = CliRunner().invoke(main, line)
     assert done.exit_code == 128 + 2
@@ -102,16 +108,8 @@ def test_what_is_asked_for_at_random_is_in_the_plan(
 
 
 def test_a_script_is_found_from_another_folder(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    asked: list[RunRequest], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    asked: list[RunRequest] = []
-
-    def interrupted(_: object, request: RunRequest, progress: object) -> int:
-        del progress
-        asked.append(request)
-        return 2
-
-    monkeypatch.setattr(trio, "run", interrupted)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     for options in ([], ["--chdir"]):
@@ -130,17 +128,9 @@ def test_a_job_without_replay_is_not_asked_to_lose_all(monkeypatch: pytest.Monke
 
 
 def test_a_store_of_the_environment_is_no_store_of_the_runs(
-    monkeypatch: pytest.MonkeyPatch,
+    asked: list[RunRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run without faults would resume its job, and finish it."""
-    asked: list[RunRequest] = []
-
-    def interrupted(_: object, request: RunRequest, progress: object) -> int:
-        del progress
-        asked.append(request)
-        return 2
-
-    monkeypatch.setattr(trio, "run", interrupted)
     monkeypatch.setenv("FTCOMM_CHECKPOINT", "/shared/job1")
     monkeypatch.setenv("FTCOMM_REPLICAS", "2")
     monkeypatch.setenv("FTCOMM_SPARES", "1")  # one more process, of which the harness knows nothing

@@ -382,7 +382,7 @@ GIVEN_UP = "no rank can write it; rank 0: no memory at 0"
 def test_a_version_that_no_rank_can_pack_is_given_up_at_once() -> None:
     of = versions()
     assert cannot_hold(of, 1) == Outbox()
-    assert of.must_mark(False, 1)  # whoever loads it in the place of one that dies shall say it too
+    assert of.must_mark(False, 1)  # a rank that loads it in place of a dead one says so too
     out = cannot_hold(of, 0)
     assert out.messages == [(ALL, VersionGivenUp(1, GIVEN_UP))]
     assert out.notes == [("warning", f"checkpoint 1 is not made durable: {GIVEN_UP}")]
