@@ -86,3 +86,8 @@ def test_a_spare_that_a_new_leader_does_not_know_shares_its_number_with_no_other
 def test_two_ranks_that_stay_cut_off_end_the_job_though_epochs_take_long() -> None:
     """Each epoch waited for its record, and the limit on failing links started again with each."""
     assert Simulation(9105331, durable=True, standby=True).run().fatal_decision == "RankLostError"
+
+
+def test_a_rebuilt_tracker_does_not_know_who_was_there_from_the_beginning() -> None:
+    """One member alone had taken a plan, and died behind the tracker and its disk."""
+    assert Simulation(53071139628).run().fatal_decision == "JobLostError"

@@ -33,6 +33,7 @@ LINK_FAULTS = frozenset(  # of one link, in one epoch
     (Fault.CUT_DATA, Fault.SILENCE, Fault.CUT_INSIDE, Fault.STALL, Fault.HALF_OPEN, Fault.ONE_WAY)
 )
 LOCAL_LOST = "the local state of"  # how the verdict begins
+ALL_DEAD = "every member that took part in the job has died"  # likewise
 INPUT_LOST = "has closed and is gone"  # in a verdict: with what it gave to a contributed call
 NOT_KEPT = "replay=off"  # in a verdict: no result of this job is kept
 
@@ -465,8 +466,21 @@ class Monitor:
         copies = settings.local_replicas + 1 if local else settings.replicas
         copies += is_copy  # its owner too
         enough = min(copies, self.sim.world_size)
+        if fatal < enough and self._is_beginning_forgotten(fatal_decision):
+            return
         if (self.sim.conditions.gentle and not self.given_up) or fatal < enough:
             raise Violation(f"lost after {fatal} separate deaths: {fatal_decision.cause}")
+
+    def _is_beginning_forgotten(self, fatal_decision: FatalDecision) -> bool:
+        """A rebuilt tracker does not know who is there from the beginning (R19).
+
+        It takes members without results for replacements, and those who had some have died. What
+        no living member has completed is not acknowledged.
+        """
+        is_forgotten = self.sim.counters["journals lost"] > 0
+        living = [process.port for process in self.sim.current_processes()]
+        has_nothing = all(self.next.get(port, START) == START for port in living)
+        return is_forgotten and has_nothing and fatal_decision.cause.startswith(ALL_DEAD)
 
     def _is_lost_input(self, fatal_decision: FatalDecision) -> bool:
         """A rank that has closed is gone, and with it its input (R20) and its messages (R21)."""
