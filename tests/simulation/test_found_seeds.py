@@ -91,3 +91,8 @@ def test_two_ranks_that_stay_cut_off_end_the_job_though_epochs_take_long() -> No
 def test_a_rebuilt_tracker_does_not_know_who_was_there_from_the_beginning() -> None:
     """One member alone had taken a plan, and died behind the tracker and its disk."""
     assert Simulation(53071139628).run().fatal_decision == "JobLostError"
+
+
+def test_who_was_told_of_an_end_is_started_again_where_the_job_goes_on() -> None:
+    """The tracker died when it had told one of two, and began the next attempt."""
+    assert Simulation(271000001462).run().fatal_decision == "RankLostError"

@@ -141,8 +141,18 @@ class SimulatedTracker:
         if durable.attempt_nonce != self.journal.attempt_nonce:
             self.world.trace(f"attempt {durable.attempt} begins from record {durable.restore}")
             self.sim.on_attempt(durable)
+            if self.journal.fatal_decision is not None:
+                self._start_who_was_told()
             self.journal = durable
         self._open(durable, facts)
+
+    def _start_who_was_told(self) -> None:
+        """The operator sees that the job goes on after all, and whose workers are missing.
+
+        A tracker that dies while it tells an end has told it to some.
+        """
+        for worker_id in self.sim.worker_ids:
+            self.sim.replace_lost(worker_id)
 
     def refuse_attempt(self, error: str, cause: str) -> None:
         """There is nothing to go on with."""
