@@ -270,7 +270,7 @@ class WorkerMachine:
             # It has taken no part in that job, or in what that tracker began of it: as if new.
             contact.generation, contact.tracker = 0, b""
             self.prefetching.forget()
-            self.durables.restoring.forget()
+            self.durables.forget()
         elif is_other:
             cause = (
                 f"the tracker of job {contact.job_id} is gone: its address serves {message.job_id}"

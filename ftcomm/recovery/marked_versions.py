@@ -78,12 +78,19 @@ class MarkedVersions:
     def __init__(self, log: ResultLog, checkpoints: CheckpointStore) -> None:
         self._log = log
         self._checkpoints = checkpoints
-        self._unpacked: list[int] = []
-        self.held: dict[int, MarkedVersion] = {}
-        self.durable = PRELUDE
         self.awaited = PRELUDE
         self.awaited_by = NO_CALL
         self._awaited_since = 0.0
+        self.forget()
+
+    def forget(self) -> None:
+        """Another attempt has begun, and this process had no plan of the one before.
+
+        The other one may go on from an older version: later ones are not durable in it.
+        """
+        self._unpacked: list[int] = []
+        self.held: dict[int, MarkedVersion] = {}
+        self.durable = PRELUDE
         self._given_up = PRELUDE, ""  # the newest, and why
         self._unpackable = PRELUDE, ""  # likewise
         self.prelude_length = -1
@@ -285,10 +292,6 @@ class Restoring:
             return False
         self.record, self._is_done = record, False
         return True
-
-    def forget(self) -> None:
-        """Another attempt has begun, and what was read is dropped; it may order the same again."""
-        self.record, self._is_done = 0, False
 
     def end(self, record: int) -> bool:
         """Note that everything is here; False if it was not ordered, or is here already."""

@@ -96,3 +96,8 @@ def test_a_rebuilt_tracker_does_not_know_who_was_there_from_the_beginning() -> N
 def test_who_was_told_of_an_end_is_started_again_where_the_job_goes_on() -> None:
     """The tracker died when it had told one of two, and began the next attempt."""
     assert Simulation(271000001462).run().fatal_decision == "RankLostError"
+
+
+def test_what_an_earlier_attempt_had_stored_is_no_word_about_the_next_one() -> None:
+    """Its newest version was damaged; who had heard of that one did not pack it anew."""
+    assert Simulation(271000014833).run().fatal_decision == "finished"

@@ -184,6 +184,20 @@ def test_who_restores_reports_when_everything_is_read() -> None:
     assert [(held.version, held.ranks) for held in report.locals] == [(4, (0, 1))]
 
 
+def test_what_was_durable_in_an_earlier_attempt_is_made_durable_again() -> None:
+    """Version 2 of attempt 1 was damaged: attempt 2 goes on from version 1."""
+    core = WorkerMachine(Identity("w0", NONCE, "h", "a", 1), MachineLimits(), now=0.0)
+    core.handle(Attached(), now=0.0)
+    hear(core, Welcome("job.1", 1, 1, 2, 0, ()))
+    hear(core, VersionDurable(1, 2))
+    hear(core, VersionGivenUp(3, "the store is full"))
+    assert core.durables.durable == 2
+    hear(core, Welcome("job.2", 2, 1, 2, 0, ()))
+    hear(core, VersionDurable(2, 1))
+    assert core.durables.durable == 1
+    assert core.durables.await_record(3, Called(SIG, "here"), 0.0) is None
+
+
 def test_the_last_version_is_marked_as_the_tracker_orders() -> None:
     core = loaded()
     commit(core, mark=False)
