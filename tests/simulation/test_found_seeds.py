@@ -101,3 +101,8 @@ def test_who_was_told_of_an_end_is_started_again_where_the_job_goes_on() -> None
 def test_what_an_earlier_attempt_had_stored_is_no_word_about_the_next_one() -> None:
     """Its newest version was damaged; who had heard of that one did not pack it anew."""
     assert Simulation(271000014833).run().fatal_decision == "finished"
+
+
+def test_a_launcher_that_was_told_of_an_end_starts_no_worker_for_a_rebuilt_job() -> None:
+    """A process that had been stopped woke up behind the end, and its job was rebuilt from it."""
+    assert Simulation(271000022854).run().fatal_decision == "finished"

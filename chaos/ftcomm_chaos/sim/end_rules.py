@@ -111,6 +111,8 @@ class EndRules:
         if is_recorded and (tracker.ended or is_told):
             return  # a command that was given again has heard of it, or the tracker beside it has
         is_journalled = journal.fatal_decision is not None or journal.final_version >= 0
+        if not is_journalled and self.has_lost_endings:
+            return  # rebuilt from one that had not heard it, and died: its launcher had heard it
         if not is_journalled and tracker.fatal_decision is None:
             raise Violation("everyone has ended, but the tracker knows of no end")
         if is_journalled and tracker.roster.state is not JobState.OVER and tracker.up:
