@@ -79,7 +79,7 @@ def recv(
         FtcommError: see `allreduce`.
     """
     calls = self._messages
-    return calls.wait(calls.receive(source, tag, like, out, deadline))
+    return calls.receive_now(calls.receive(source, tag, like, out, deadline))
 
 
 def sendrecv(

@@ -4,14 +4,14 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
-
+from ftcomm.api.known_forms import KnownForms, ReceiveForm
 from ftcomm.api.outputs import Result
 from ftcomm.api.public_values import MessageInfo
 from ftcomm.api.session import Session
-from ftcomm.collectives.dtypes import AnyDtype
 from ftcomm.config.deadline import Duration
+from ftcomm.control.messages.arrivals import DIRECT_BYTES
 from ftcomm.control.messages.awaited_message import AwaitedMessage
+from ftcomm.control.messages.direct_receive import DirectReceive
 from ftcomm.control.messages.posted_receives import PostedReceive
 from ftcomm.engine.message_port import MessagePort
 from ftcomm.errors import FtcommError
@@ -21,11 +21,8 @@ from ftcomm.requests.arguments import check_memory
 from ftcomm.requests.call_site import call_site, passes_on
 from ftcomm.requests.message_request import (
     MessageToSend,
-    array_message,
-    check_content,
     check_object,
     object_message,
-    other_rank,
     packed_tag,
     received,
 )
@@ -40,27 +37,21 @@ class Receive(NamedTuple):
     """One receive: the message to take, and what becomes of it.
 
     Attributes:
-        what: the call, in the user's words.
-        source: the rank that sends.
-        tag: as it travels.
-        site: the user's line.
+        form: of it and others.
         deadline: the user's.
-        check: refuses a message that does not fit; it stays where it is then.
         finish: returns the user's result. That of an object runs functions that the user has
             registered, which may raise or take long: it is for a thread of the user's.
         out: where it may be received; None for any own memory.
+        nbytes: of an array that it must be like; 0 where that is not known.
         is_object: see `finish`.
         is_probe: the message stays.
     """
 
-    what: str
-    source: int
-    tag: bytes
-    site: str
+    form: ReceiveForm
     deadline: Duration | None
-    check: Callable[[MessageValue], None]
     finish: Callable[[MessageValue], Any]
     out: Result | None = None
+    nbytes: int = 0
     is_object: bool = False
     is_probe: bool = False
 
@@ -69,19 +60,21 @@ class MessageCalls:
     """The messages of one communicator; any thread may send and receive."""
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        self._session, self._guard = session, session.guard
+        self._forms = KnownForms(session.engine.rank, session.engine.world_size)
+        self._has_loaded = False
 
     # --- what is asked for ----------------------------------------------------------------------
 
     def array(self, x: Any, to: int, tag: Tag, *, copy: bool) -> MessageToSend:
         """A message of an array or a number."""
         self._admit("send()")
-        return array_message(x, self._peer(to, "to"), packed_tag(tag), call_site(), copy=copy)
+        return self._forms.to_send(x, to, tag, call_site(), copy=copy)
 
     def object(self, obj: Any, to: int, tag: Tag) -> MessageToSend:
         """A message of an object."""
         self._admit("send_object()")
-        return object_message(obj, self._peer(to, "to"), packed_tag(tag), call_site())
+        return object_message(obj, self._forms.peer(to, "to"), packed_tag(tag), call_site())
 
     def receive(
         self,
@@ -96,22 +89,16 @@ class MessageCalls:
         if like is not None and out is not None:
             raise TypeError("recv() takes like= or out=, not both")
         check_memory(out, strided=True)
-        source = self._peer(source, "source")
         model = like if out is None else out
-        shape, dtype = (None, None) if model is None else (np.shape(model), _dtype_of(model))
-
-        def check(value: MessageValue) -> None:
-            check_content(value, source, shape, dtype)
-
-        what = f"recv(source={source}, tag={tag!r})"
-        finish = _received_into(out)
+        form = self._forms.to_receive(source, tag, call_site(), model)
         place = out if out is not None and out.flags.c_contiguous and out.dtype.isnative else None
-        return Receive(what, source, packed_tag(tag), call_site(), deadline, check, finish, place)
+        nbytes = getattr(model, "nbytes", 0)
+        return Receive(form, deadline, _received_into(out), place, nbytes)
 
     def receive_object(self, source: int, tag: Tag, deadline: Duration | None) -> Receive:
         """A receive of an object."""
         self._admit("recv_object()")
-        source = self._peer(source, "source")
+        source = self._forms.peer(source, "source")
 
         def check(value: MessageValue) -> None:
             check_object(value, source)
@@ -120,32 +107,29 @@ class MessageCalls:
             return unpack_object(value.stored.flat)
 
         what = f"recv_object(source={source}, tag={tag!r})"
-        tag_, site = packed_tag(tag), call_site()
-        return Receive(what, source, tag_, site, deadline, check, finish, is_object=True)
+        form = ReceiveForm(what, source, packed_tag(tag), call_site(), check)
+        return Receive(form, deadline, finish, is_object=True)
 
     def probe(self, source: int, tag: Tag, deadline: Duration | None) -> MessageInfo:
         """Wait for a message, which stays; see `Communicator.probe`."""
         self._admit("probe()")
-        source = self._peer(source, "source")
+        source = self._forms.peer(source, "source")
         what = f"probe(source={source}, tag={tag!r})"
-        site, tag_ = call_site(), packed_tag(tag)
-        asked = Receive(what, source, tag_, site, deadline, _anything, _info, is_probe=True)
-        found: MessageInfo = self.wait(asked)
+        form = ReceiveForm(what, source, packed_tag(tag), call_site(), _anything)
+        found: MessageInfo = self.wait(Receive(form, deadline, _info, is_probe=True))
         return found
 
     def _admit(self, what: str) -> None:
         """Refuse a call where there is no communicator, or no version yet."""
-        guard, engine = self._session.guard, self._session.engine
-        if guard.is_inherited or guard.is_closed:
+        guard = self._guard
+        if guard.is_closed or guard.is_inherited:
             guard.refuse()
-        if not engine.position.past_load:
+        if not self._has_loaded:  # once it has, it has for ever
+            self._has_loaded = self._session.engine.position.past_load
+        if not self._has_loaded:
             raise ValueError(
                 f"{what} must come after load_checkpoint(): a restarted rank may skip earlier calls"
             )
-
-    def _peer(self, peer: Any, name: str) -> int:
-        engine = self._session.engine
-        return other_rank(peer, name, engine.rank, engine.world_size)
 
     @property
     def _port(self) -> MessagePort:
@@ -181,11 +165,30 @@ class MessageCalls:
         """
         self.send(message)
         try:
-            return self.wait(asked)
+            return self.receive_now(asked)
         except BaseException as error:
             if not isinstance(error, Exception):
                 self._session.give_up(error)
             raise
+
+    def receive_now(self, asked: Receive) -> Any:
+        """Receive on this thread, directly where that may be; else as `wait`, which says more."""
+        if asked.nbytes >= DIRECT_BYTES or self._session.limit_of(asked.deadline) is not None:
+            return self.wait(asked)  # into the user's memory; or the control thread may end it
+        began, form = time.perf_counter(), asked.form
+        direct = DirectReceive(form.source, form.tag, form.shape, form.dtype)
+        try:
+            self._port.receive_directly(direct)
+            value = direct.value
+            if value is not None:
+                nbytes = value.stored.flat.nbytes
+                self._session.call_stats.add(Kind.RECV, nbytes, time.perf_counter() - began)
+                return asked.finish(value)
+        except BaseException as error:
+            if direct.has_taken and not isinstance(error, Exception):  # Ctrl-C: it is lost
+                self._session.give_up(error)
+            raise
+        return self.wait(asked)
 
     def wait(self, asked: Receive) -> Any:
         """Receive, and return the user's result.
@@ -250,14 +253,14 @@ class MessageCalls:
                 session.call_stats.add(Kind.RECV, nbytes, time.perf_counter() - began)
             done(value, error)
 
-        limit = session.limit_of(asked.deadline)
+        form, limit = asked.form, session.limit_of(asked.deadline)
         return PostedReceive(
-            asked.source,
-            asked.tag,
-            asked.what,
-            asked.site,
+            form.source,
+            form.tag,
+            form.what,
+            form.site,
             limit,
-            asked.check,
+            form.check,
             end,
             out=asked.out,
             is_probe=asked.is_probe,
@@ -274,8 +277,4 @@ def _info(value: MessageValue) -> MessageInfo:
 
 
 def _received_into(out: Result | None) -> Callable[[MessageValue], Any]:
-    return lambda value: received(value, out)
-
-
-def _dtype_of(model: Any) -> AnyDtype:
-    return model.dtype if isinstance(model, (np.ndarray, np.generic)) else np.asarray(model).dtype
+    return lambda value: received(value, out)  # no `partial`: Ctrl-C may come as that returns

@@ -17,6 +17,7 @@ from ftcomm.control.background import BackgroundError, run_in_background
 from ftcomm.control.durable_tasks import DurableTasks
 from ftcomm.control.epoch_scopes import EpochScopes
 from ftcomm.control.hub import Hub
+from ftcomm.control.messages.direct_receive import DirectReceive
 from ftcomm.control.result_journal import ResultJournal
 from ftcomm.control.user_news import UserNews
 from ftcomm.errors import FtcommError
@@ -183,8 +184,13 @@ class Driver:
                 case PackVersion() | WriteVersion() | StartRestore() | StartJournalRead():
                     self._work_on(effect)
 
-    def arrived(self, message: MessageArrived) -> None:
-        """From any thread: a message has come; serve who waits for it, on this thread."""
+    def arrived(self, message: MessageArrived, direct: DirectReceive | None) -> None:
+        """From any thread: a message has come; serve who waits for it, on this thread.
+
+        `direct` is of the thread that reads the link for itself, None where none does.
+        """
+        if direct is not None and self.hub.receives.hand_over(message, direct):
+            return
         with self.hub.lock:
             is_new = self.hub.core.messages.arrive(message)
         if is_new:

@@ -7,16 +7,19 @@ or receive at any time.
 import time
 from typing import NoReturn
 
+import numpy as np
+
 from ftcomm.control.hub import Hub
 from ftcomm.control.messages.awaited_message import AwaitedMessage
+from ftcomm.control.messages.direct_receive import DirectReceive
 from ftcomm.control.messages.posted_receives import PostedReceive
 from ftcomm.control.thread import ControlThread
 from ftcomm.errors import ClosedError, FtcommError, JobLostError, LogLimitError
 from ftcomm.memory.message_value import ENTRY_BYTES, MessageValue, digest_of
-from ftcomm.memory.pool import LoggedResult
+from ftcomm.memory.pool import LoggedResult, Pool
 from ftcomm.protocol.field_types import MAX_TAGS
 from ftcomm.recovery.events import FatalFound, MessagesWanted
-from ftcomm.requests.message_request import MessageToSend
+from ftcomm.requests.message_request import MessageForm, MessageToSend
 
 _LAST = ("sent", "received")
 
@@ -38,24 +41,22 @@ class MessagePort:
             ValueError: it has a tag more than a rank may send to another.
             FtcommError: what ended this communicator, or ends it now.
         """
-        hub = self._hub
+        hub, form = self._hub, message.form
         self._fault("sending")
         value, digest = self._logged(message)
         nbytes = value.stored.flat.nbytes + ENTRY_BYTES
         with hub.lock:
             self._wait_until_messages_move()
-            self._check_tag(message)
+            self._check_tag(form)
             is_full = self._messages.nbytes + nbytes > hub.settings.log_limit
             found: FatalFound | None = None
             if not is_full:
                 message.has_place = True  # before it has: an interrupt errs on the safe side
-                found = self._messages.send(
-                    message.to, message.tag, digest, value, message.site, nbytes
-                )
-            feed = hub.feeds.get(message.to)
+                found = self._messages.send(form.to, form.tag, digest, value, form.site, nbytes)
+            feed = hub.feeds.get(form.to)
             claim = None if is_full or found or feed is None else feed.claim()
         if is_full:
-            self._end_by(self._too_much(message))
+            self._end_by(self._too_much(form))
         if found is not None:
             self._end_by(JobLostError(found.cause))
         if feed is not None and claim is not None:
@@ -88,14 +89,16 @@ class MessagePort:
 
         It is a copy, or the user's own memory if that was lent.
         """
-        flat, copy = message.elements, None
-        if not message.is_own:
+        form, flat, copy = message.form, message.elements, None
+        if not message.is_own and flat.nbytes < Pool.MIN_BYTES:
+            copy = np.empty(len(flat), flat.dtype)  # as the pool does, which needs the lock
+        elif not message.is_own:
             with self._hub.lock:
                 copy = self._hub.pool.take(len(flat), flat.dtype)
                 self._give_back()
-        digest = digest_of(flat, message.shape, message.content, copy)
+        digest = digest_of(flat, form.text, copy)
         kept = flat if copy is None else copy
-        return MessageValue(LoggedResult(kept, message.shape), message.content), digest
+        return MessageValue(LoggedResult(kept, form.shape), form.content), digest
 
     def _give_back(self) -> None:
         """Under the lock: memory of messages of a committed version may be used again."""
@@ -103,18 +106,18 @@ class MessagePort:
         while released:
             self._hub.pool.give(released.pop().stored)
 
-    def _check_tag(self, message: MessageToSend) -> None:
-        if not self._messages.has_room_for(message.to, message.tag):
+    def _check_tag(self, form: MessageForm) -> None:
+        if not self._messages.has_room_for(form.to, form.tag):
             raise ValueError(
-                f"rank {message.to} has been sent {MAX_TAGS} distinct tags since the last"
+                f"rank {form.to} has been sent {MAX_TAGS} distinct tags since the last"
                 " checkpoint, the maximum; use fewer, or checkpoint in between"
             )
 
-    def _too_much(self, message: MessageToSend) -> LogLimitError:
+    def _too_much(self, form: MessageForm) -> LogLimitError:
         core, limit = self._hub.core, self._hub.settings.log_limit
         return LogLimitError(
             f"the messages that rank {core.view.rank} has sent since checkpoint"
-            f" {core.progress.position.version}, now one to rank {message.to} at {message.site},"
+            f" {core.progress.position.version}, now one to rank {form.to} at {form.site},"
             f" would take more than the limit of {limit} bytes",
             rank=core.view.rank,
             position=core.progress.position,
@@ -137,6 +140,18 @@ class MessagePort:
         self._fault("receiving")
         if self._hub.receives.post(receive):
             self._want(receive.source)
+
+    def receive_directly(self, direct: DirectReceive) -> None:
+        """Have a receive done by this thread, if its message comes just now and nothing is special.
+
+        Its `value` says whether it is done; if not, it is to be posted.
+        """
+        hub = self._hub
+        intake = hub.intakes.get(direct.source)
+        if intake is None or hub.faults is not None:
+            return
+        if hub.receives.may_bypass(direct.source, direct.tag):
+            intake.read_for(direct)
 
     def end_cut(self) -> None:
         """A checkpoint or close is over here: messages that were held up for it go on.

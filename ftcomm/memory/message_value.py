@@ -39,15 +39,12 @@ class MessageValue(NamedTuple):
         return f"{self.dtype.name}{list(self.stored.shape)}"
 
 
-def digest_of(
-    flat: Array, shape: tuple[int, ...], content: Content, copy: Array | None = None
-) -> bytes:
-    """16 bytes that stand for a message: the elements, and what they are.
+def digest_of(flat: Array, text: bytes, copy: Array | None = None) -> bytes:
+    """16 bytes that stand for a message: the elements, and by `text_of` what they are.
 
     With `copy`, of as many elements of the same dtype, these are copied there on the way: many of
     them piece by piece, while they are in a cache.
     """
-    text = _text_of(content, flat.dtype, shape)
     if flat.nbytes <= ONE_PIECE_BYTES:
         if copy is not None:
             copy[:] = flat
@@ -67,5 +64,6 @@ def digest_of(
 
 
 @functools.lru_cache(maxsize=256)
-def _text_of(content: Content, dtype: AnyDtype, shape: tuple[int, ...]) -> bytes:
+def text_of(content: Content, dtype: AnyDtype, shape: tuple[int, ...]) -> bytes:
+    """Describe the elements of a message, for its digest."""
     return f"{content:d} {dtype.name} {shape}".encode()

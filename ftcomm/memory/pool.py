@@ -43,7 +43,7 @@ class LoggedResult:
 
     def raw(self) -> memoryview:
         """The bytes, without a copy; they keep the memory from being used again."""
-        return self.flat.view(np.uint8).reshape(-1).data
+        return self.flat.view(np.uint8).data
 
     def read_only(self) -> Array:
         """A view in the user's shape, which nobody can make writable.

@@ -41,7 +41,7 @@ class MessageHandles:
     def receive(self, asked: Receive) -> Handle[Any]:
         """Begin to receive; the handle is done when the message is here."""
         limit: QueuedLimit | None = None  # the receive has its own
-        call: QueuedCall[Any] = QueuedCall(_nothing, asked.what, limit)
+        call: QueuedCall[Any] = QueuedCall(_nothing, asked.form.what, limit)
 
         def done(value: MessageValue | None, error: BaseException | None) -> None:
             with self._lock:

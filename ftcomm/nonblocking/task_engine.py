@@ -231,7 +231,7 @@ class TaskEngine:
         def run() -> None:
             messages.send(message)
 
-        self._push_message(("to", message.to, message.tag), [array], [], run)
+        self._push_message(("to", message.form.to, message.form.tag), [array], [], run)
 
     def recv(self, array: Result, source: int, tag: Tag = 0) -> Result:
         """Receive into `array` the next message of one rank; see `Communicator.recv`.
@@ -265,7 +265,7 @@ class TaskEngine:
             messages.post(messages.posted(asked, done))
 
         task.function = run
-        self._push_message(("of", asked.source, packed_tag(tag)), [], [place], run, task)
+        self._push_message(("of", asked.form.source, packed_tag(tag)), [], [place], run, task)
         return place
 
     def _push_message(

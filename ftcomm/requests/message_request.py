@@ -2,12 +2,12 @@
 
 import operator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ftcomm.collectives.dtypes import AnyDtype, dtype_code
-from ftcomm.memory.message_value import MessageValue
+from ftcomm.memory.message_value import MessageValue, text_of
 from ftcomm.memory.pool import Array
 from ftcomm.protocol.field_types import MAX_TAG
 from ftcomm.protocol.link_messages import Content
@@ -24,27 +24,39 @@ _CONTENTS = {
 }
 
 
-@dataclass(slots=True)
-class MessageToSend:
-    """One message, ready to be logged.
+class MessageForm(NamedTuple):
+    """The same in all messages of one line and one kind of content.
 
     Attributes:
-        to: the rank that receives it.
+        to: the rank that receives them.
         tag: as it travels.
         site: the user's line.
-        elements: 1-D, contiguous, native.
         shape: of the user's array.
         content: what it was to the user.
-        is_own: the log may keep `elements` themselves.
-        has_place: it is logged, or is just being logged.
+        text: of dtype, shape and content, for the digest.
     """
 
     to: int
     tag: bytes
     site: str
-    elements: Array
     shape: tuple[int, ...]
     content: Content
+    text: bytes
+
+
+@dataclass(slots=True)
+class MessageToSend:
+    """One message, ready to be logged.
+
+    Attributes:
+        form: of it and others.
+        elements: 1-D, contiguous, native.
+        is_own: the log may keep `elements` themselves.
+        has_place: it is logged, or is just being logged.
+    """
+
+    form: MessageForm
+    elements: Array
     is_own: bool = False
     has_place: bool = False
 
@@ -57,7 +69,9 @@ def array_message(x: Any, to: int, tag: bytes, site: str, *, copy: bool) -> Mess
     """
     elements, shape = as_elements(x)
     dtype_code(elements.dtype)
-    return MessageToSend(to, tag, site, elements, shape, _CONTENTS[scalar_type(x)], not copy)
+    content = _CONTENTS[scalar_type(x)]
+    text = text_of(content, elements.dtype, shape)
+    return MessageToSend(MessageForm(to, tag, site, shape, content, text), elements, not copy)
 
 
 def object_message(obj: Any, to: int, tag: bytes, site: str) -> MessageToSend:
@@ -67,7 +81,9 @@ def object_message(obj: Any, to: int, tag: bytes, site: str) -> MessageToSend:
         TypeError: something else than plain data is in it; the message says where.
     """
     packed = pack_object(obj)
-    return MessageToSend(to, tag, site, packed, packed.shape, Content.OBJECT, is_own=True)
+    text = text_of(Content.OBJECT, packed.dtype, packed.shape)
+    form = MessageForm(to, tag, site, packed.shape, Content.OBJECT, text)
+    return MessageToSend(form, packed, is_own=True)
 
 
 def packed_tag(tag: Tag) -> bytes:

@@ -14,6 +14,7 @@ NO_DECODERS = {
     "ftcomm.nonblocking.buckets.Bucket.unpack": "takes apart an array of the call itself",
     "ftcomm.diagnostics.fault_record.FaultRecord.parse": "processes of the run itself wrote it",
     "ftcomm.control.messages.intake.Intake.read_until": "`messages` takes the same bytes",
+    "ftcomm.control.messages.intake.Intake.read_for": "likewise",
     "ftcomm.config.memory_limits.parse_limit": "the kernel wrote it",
     "ftcomm.durable.container.OpenContainer.read_into": "`verify` takes the same bytes",
     "ftcomm.durable.directory_store.DirectoryStore.read_into": "copies bytes and reads nothing",

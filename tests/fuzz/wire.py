@@ -6,6 +6,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from ftcomm.collectives.schedules.schedule import REDUCE_SEGMENT_BYTES
+from ftcomm.control.messages.message_head import MessageHead
 from ftcomm.control.messages.message_parser import MessageParser
 from ftcomm.errors import ProtocolError
 from ftcomm.execution.header_check import CallHeader, check_header
@@ -20,7 +21,6 @@ from ftcomm.protocol.handshake import (
     ServerHandshake,
     control_key,
 )
-from ftcomm.protocol.link_messages import MessageItem
 from ftcomm.protocol.member_deltas import MemberDeltaReader
 from ftcomm.protocol.messages import ControlMessage, Frame
 from ftcomm.protocol.position import Position
@@ -63,27 +63,28 @@ def feed_stream(raw: bytes) -> list[ControlMessage]:
     return whole
 
 
-def feed_messages(raw: bytes) -> list[tuple[MessageItem, bytes]]:
+def feed_messages(raw: bytes) -> list[tuple[MessageHead, bytes]]:
     """Messages from rank to rank; how the bytes were cut into pieces changes nothing."""
     whole = _messages(raw, len(raw))
     assert _messages(raw, 7) == whole
     return whole
 
 
-def _messages(raw: bytes, piece: int) -> list[tuple[MessageItem, bytes]]:
+def _messages(raw: bytes, piece: int) -> list[tuple[MessageHead, bytes]]:
     parser, found, at = MessageParser(_place_for), [], 0
     while at < len(raw):
         space = parser.space()
         part = raw[at : at + min(piece, len(space))]
         space[: len(part)] = part
         at += len(part)
-        found += [(whole.item, whole.raw.tobytes()) for whole in parser.fed(len(part))]
+        found += [(whole.head, whole.raw.tobytes()) for whole in parser.fed(len(part))]
     return found
 
 
-def _place_for(item: MessageItem) -> Array:
-    dtype_from_wire(item.dtype, item.shape, item.nbytes, MESSAGE_LIMIT)
-    return np.empty(item.nbytes, np.uint8)
+def _place_for(head: MessageHead) -> Array:
+    fields = head.fields
+    dtype_from_wire(fields.dtype, fields.shape, fields.nbytes, MESSAGE_LIMIT)
+    return np.empty(fields.nbytes, np.uint8)
 
 
 def feed_header(raw: bytes) -> FrameHeader:

@@ -3,29 +3,19 @@
 import math
 from typing import TYPE_CHECKING
 
-import numpy as np
 import trio
 
-from ftcomm.collectives.dtypes import dtype_of
 from ftcomm.control.idle_timeout import IdleTimeoutStream
 from ftcomm.control.links.dial import BROKEN, RelayLost
 from ftcomm.control.links.link_stream import LinkStream
 from ftcomm.control.links.manager import link_down, open_message_link
 from ftcomm.control.message_stream import ByteStream, send_message
+from ftcomm.control.messages.arrivals import Arrivals
 from ftcomm.control.messages.intake import Intake
 from ftcomm.control.messages.message_parser import MessageParser, ParsedMessage
 from ftcomm.diagnostics.os_errors import describe
-from ftcomm.errors import ProtocolError
-from ftcomm.memory.message_value import ENTRY_BYTES, MessageValue
-from ftcomm.memory.pool import Array, dtype_from_wire, stored_from_wire
-from ftcomm.protocol.link_messages import (
-    Content,
-    MessageItem,
-    MessageRequest,
-    StreamMark,
-)
+from ftcomm.protocol.link_messages import MessageRequest, StreamMark
 from ftcomm.recovery.events import AskForMessages, MessagesLost
-from ftcomm.recovery.messages.message_exchange import MessageArrived
 from ftcomm.transport.link import Link
 
 if TYPE_CHECKING:
@@ -35,10 +25,6 @@ if TYPE_CHECKING:
 # `ENTRY_BYTES` more. A source that has sent more waits, unless the user waits for a message of it:
 # what is waited for may be behind others.
 READ_AHEAD_BYTES = 64 << 20
-# From here on a message that is waited for is received where its user wants it: a copy costs more
-# than to look.
-DIRECT_BYTES = 1 << 16
-
 _Orders = trio.MemoryReceiveChannel[AskForMessages]
 
 
@@ -97,16 +83,13 @@ class MessageLinks:
 
     def _intake(self, link: Link, epoch: int, source: int) -> Intake:
         """Return the intake by which the messages of `source` are read."""
-        driver = self._driver
-
-        def place_for(item: MessageItem) -> Array:
-            return self._place_for(item, source)
+        arrivals = Arrivals(self._driver, epoch, source)
 
         def take(message: ParsedMessage) -> None:
-            driver.hub.fault("loading")
-            driver.arrived(_arrived(message, epoch, source))
+            arrivals.take(message, intake)
 
-        return Intake(link, MessageParser(place_for), take)
+        intake = Intake(link, MessageParser(arrivals.place_for), take)
+        return intake
 
     async def _take_until_broken(
         self, intake: Intake, link: Link, source: int, orders: _Orders
@@ -139,30 +122,6 @@ class MessageLinks:
                 if receives.may_read(source, READ_AHEAD_BYTES):
                     return
                 await taken.wait()
-
-    def _place_for(self, item: MessageItem, source: int) -> Array:
-        """Memory for the bytes behind a message's head, which the user owns or will own."""
-        hub = self._driver.hub
-        dtype = dtype_from_wire(item.dtype, item.shape, item.nbytes, hub.settings.log_limit)
-        if item.content != Content.OBJECT and item.nbytes >= DIRECT_BYTES:
-            place = hub.receives.place_for(source, item, dtype)
-            if place is not None:
-                return place
-        try:
-            with hub.lock:
-                return hub.pool.lend(item.nbytes, np.dtype(np.uint8))
-        except MemoryError as error:
-            raise ProtocolError(f"no room for {item.nbytes} bytes: {error}") from None
-
-
-def _arrived(message: ParsedMessage, epoch: int, source: int) -> MessageArrived:
-    item = message.item
-    dtype = dtype_of(item.dtype)
-    value = MessageValue(stored_from_wire(dtype, item.shape, message.raw), Content(item.content))
-    nbytes = item.nbytes + ENTRY_BYTES
-    return MessageArrived(
-        epoch, source, item.version, item.tag, item.number, item.digest, value, nbytes
-    )
 
 
 async def _send_requests(stream: ByteStream, orders: _Orders) -> None:

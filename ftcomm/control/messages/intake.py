@@ -15,6 +15,7 @@ from typing import Protocol
 import trio
 
 from ftcomm.control.message_stream import PeerClosed
+from ftcomm.control.messages.direct_receive import DirectReceive
 from ftcomm.control.messages.message_parser import MessageParser, ParsedMessage
 from ftcomm.errors import ProtocolError
 from ftcomm.transport.link import Link
@@ -43,6 +44,7 @@ class Intake:
 
     Attributes:
         lost: what ended it; None while it works.
+        direct: the receive of the thread that reads for itself alone; None where none does.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Intake:
         self._pause = trio.CancelScope()  # of the control thread
         self._token = trio.lowlevel.current_trio_token()
         self.lost: Exception | None = None
+        self.direct: DirectReceive | None = None
 
     # --- the control thread -----------------------------------------------------------------------
 
@@ -138,23 +141,52 @@ class Intake:
 
     def read_until(self, awaiting: Awaiting) -> None:
         """Read until `awaiting` is over, or the link; at once if another thread reads."""
+        self._read(awaiting, None)
+
+    def read_for(self, direct: DirectReceive) -> None:
+        """Read for `direct`, as long as a thread tries before it sleeps.
+
+        Return at once if another thread reads, or if the control thread may.
+        """
+        self._read(None, direct)
+
+    def _read(self, awaiting: Awaiting | None, direct: DirectReceive | None) -> None:
         is_reader = False
         try:
             with self._lock:
                 if self._is_over or self._has_reader or self.lost is not None:
                     return
                 was_hot = self._is_hot
+                if direct is not None and not was_hot:
+                    return
+                self.direct = direct
                 self._has_reader = is_reader = True  # in one step for Ctrl-C: nothing is called
+            if direct is not None:
+                self._try_for(direct)
+                return
             if not was_hot:  # what the control thread waits for may have come when this one leaves
                 self._wake_control()
+            assert awaiting is not None, "one of the two"
             self._read_until(awaiting)
         finally:
             if is_reader:
                 with self._lock:
                     self._has_reader = False  # first: what is called may be cut short
+                    self.direct = None
                     if self._is_over:
                         self._close()
                     self._read_at = time.monotonic()
+
+    def _try_for(self, direct: DirectReceive) -> None:
+        spins = 0
+        while not direct.has_taken and spins < SPINS:
+            with self._lock:
+                has_come = self._step()
+            if self._is_over or self.lost is not None:
+                return
+            if not has_come:
+                spins += 1
+                let_others_run()
 
     def _read_until(self, awaiting: Awaiting) -> None:
         spins = 0

@@ -41,6 +41,20 @@ class HeadFields(NamedTuple):
         return MessageItem(version, tag, number, digest, content, dtype, shape, nbytes)
 
 
+class MessageHead(NamedTuple):
+    """One head that has come.
+
+    Attributes:
+        fields: the very object of the head before, if these are the same.
+        number: of the message in its stream.
+        digest: of its content.
+    """
+
+    fields: HeadFields
+    number: int
+    digest: bytes
+
+
 class HeadEncoder:
     """Encodes the heads of one link."""
 
@@ -69,8 +83,8 @@ class HeadDecoder:
     def __init__(self) -> None:
         self._last = _NONE_YET  # likewise
 
-    def decode(self, body: bytes) -> Frame:
-        """Decode the body of one frame, as `codec.decode_body` does.
+    def decode(self, body: bytes) -> MessageHead | Frame:
+        """Decode the body of one frame, as `codec.decode_body` does; a message's is a head.
 
         Raises:
             ProtocolError: it is no message.
@@ -79,12 +93,16 @@ class HeadDecoder:
         if last is not None and form is not None:
             varying = form.decode(body)
             if varying is not None:
-                return last.item(*varying)
+                return MessageHead(last, *varying)
         decoded = decode_body(body)
-        if isinstance(decoded, MessageItem):
-            fields = _fields_of(decoded)
-            self._last = fields, _form_of(fields) if fields == last else None
-        return decoded
+        if not isinstance(decoded, MessageItem):
+            return decoded
+        fields = _fields_of(decoded)
+        if last is not None and fields == last:
+            self._last = last, _form_of(last)
+            return MessageHead(last, decoded.number, decoded.digest)
+        self._last = fields, None
+        return MessageHead(fields, decoded.number, decoded.digest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ftcomm.control.messages.message_head import HeadDecoder
+from ftcomm.control.messages.message_head import HeadDecoder, MessageHead
 from ftcomm.errors import ProtocolError
 from ftcomm.memory.pool import Array
 from ftcomm.protocol.codec import LENGTH_BYTES, frame_length
-from ftcomm.protocol.link_messages import FetchWait, MessageItem
+from ftcomm.protocol.link_messages import FetchWait
 
 BUFFER_BYTES = 1 << 16  # of which one read brings several small messages
 MAX_HEAD = 4096  # bytes; a head has 64 dimensions of 9 bytes at most, and a tag
@@ -19,11 +19,11 @@ class ParsedMessage(NamedTuple):
     """One message that has come whole.
 
     Attributes:
-        item: its head.
+        head: what it is.
         raw: its bytes.
     """
 
-    item: MessageItem
+    head: MessageHead
     raw: Array
 
 
@@ -33,13 +33,13 @@ class MessageParser:
     The bytes of a large message go at once where they belong.
     """
 
-    def __init__(self, place_for: Callable[[MessageItem], Array]) -> None:
+    def __init__(self, place_for: Callable[[MessageHead], Array]) -> None:
         """`place_for` gives the memory for a message of which the head has come."""
         self._place_for = place_for
         self._decode = HeadDecoder().decode
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
         self._lo = self._hi = 0  # what has been read and not taken
-        self._item: MessageItem | None = None
+        self._head: MessageHead | None = None
         self._raw: Array = np.empty(0, np.uint8)
         self._filled = 0
 
@@ -57,7 +57,7 @@ class MessageParser:
     def _is_direct(self) -> bool:
         """More of a message's bytes are to come than a buffer has."""
         rest = len(self._raw) - self._filled
-        return self._item is not None and rest >= BUFFER_BYTES and self._lo == self._hi
+        return self._head is not None and rest >= BUFFER_BYTES and self._lo == self._hi
 
     def fed(self, count: int) -> list[ParsedMessage]:
         """Take `count` bytes that were put into `space`; return the messages that are whole now.
@@ -70,7 +70,7 @@ class MessageParser:
             return self._ended()
         self._hi += count
         whole: list[ParsedMessage] = []
-        while self._item is not None or self._take_head():
+        while self._head is not None or self._take_head():
             piece = min(len(self._raw) - self._filled, self._hi - self._lo)
             self._raw.data[self._filled : self._filled + piece] = self._buffer[
                 self._lo : self._lo + piece
@@ -84,10 +84,10 @@ class MessageParser:
         return whole
 
     def _ended(self) -> list[ParsedMessage]:
-        if self._item is None or self._filled < len(self._raw):
+        if self._head is None or self._filled < len(self._raw):
             return []
-        message = ParsedMessage(self._item, self._raw)
-        self._item, self._raw, self._filled = None, np.empty(0, np.uint8), 0
+        message = ParsedMessage(self._head, self._raw)
+        self._head, self._raw, self._filled = None, np.empty(0, np.uint8), 0
         return [message]
 
     def _take_head(self) -> bool:
@@ -99,8 +99,8 @@ class MessageParser:
                 return False
             message = self._decode(self._buffer[start:end].tobytes())
             self._lo = end
-            if isinstance(message, MessageItem):
-                self._item, self._filled = message, 0
+            if isinstance(message, MessageHead):
+                self._head, self._filled = message, 0
                 self._raw = self._place_for(message)
                 return True
             if not isinstance(message, FetchWait):

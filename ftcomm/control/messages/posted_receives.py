@@ -14,11 +14,13 @@ import numpy as np
 
 from ftcomm.collectives.dtypes import AnyDtype
 from ftcomm.config.deadline import Limit, overdue
+from ftcomm.control.messages.direct_receive import DirectReceive
+from ftcomm.control.messages.message_head import MessageHead
 from ftcomm.errors import FtcommError
 from ftcomm.memory.message_value import MessageValue
 from ftcomm.memory.pool import Array
-from ftcomm.protocol.link_messages import MessageItem
 from ftcomm.recovery.machine import Completion, WorkerMachine
+from ftcomm.recovery.messages.message_exchange import MessageArrived
 
 StreamName = tuple[int, bytes]  # source and tag
 
@@ -108,6 +110,29 @@ class PostedReceives:
         except BaseException:  # Ctrl-C: this thread reads for others too
             self._tell(ended)
             raise
+
+    def may_bypass(self, source: int, tag: bytes) -> bool:
+        """True if the next message of a stream is for who does not post: nobody has before it."""
+        messages = self._core.messages
+        with self._lock:
+            return (
+                (source, tag) not in self._streams
+                and not messages.must_ask(source)
+                and messages.waiting(source, tag) is None
+            )
+
+    def hand_over(self, arrived: MessageArrived, direct: DirectReceive) -> bool:
+        """Give a message to the thread that reads it for itself; False if it has to arrive."""
+        source, tag, value = arrived.source, arrived.tag, arrived.value
+        if not direct.fits(source, tag, value):
+            return False
+        with self._lock:
+            if (source, tag) in self._streams:
+                return False
+            has_taken = self._core.messages.pass_on(arrived, direct, time.monotonic())
+        if has_taken:
+            direct.value = value
+        return has_taken
 
     def look(self, ask: Callable[[int], None]) -> None:
         """Something has changed: serve whom it allows, and `ask` sources not asked yet."""
@@ -230,18 +255,19 @@ class PostedReceives:
             is_waited_for = any(waited == source for waited, _ in self._streams)
             return is_waited_for or self._core.messages.held(source) < limit
 
-    def place_for(self, source: int, item: MessageItem, dtype: AnyDtype) -> Array | None:
+    def place_for(self, source: int, head: MessageHead, dtype: AnyDtype) -> Array | None:
         """The user's own memory for a message of which the head has come; None for any other.
 
         It must be waited for, and be the next of its stream.  The receive cannot be taken back from
         here on: the bytes go there.
         """
-        tag, shape, messages = item.tag, item.shape, self._core.messages
+        fields, messages = head.fields, self._core.messages
+        tag, shape = fields.tag, fields.shape
         with self._lock:
             waiting = self._streams.get((source, tag))
             if not waiting or messages.waiting(source, tag) is not None:
                 return None
-            if not messages.comes_next(source, item.version, tag, item.number):
+            if not messages.comes_next(source, fields.version, tag, head.number):
                 return None
             out = waiting[0].out
             if out is None or out.dtype != dtype or out.shape != shape:

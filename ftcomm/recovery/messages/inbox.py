@@ -2,7 +2,7 @@
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.field_types import MAX_TAGS
@@ -16,6 +16,16 @@ from ftcomm.recovery.messages.names import (
     total_of,
     weight,
 )
+
+
+class Taker(Protocol):
+    """The user's side of a message that is not held.
+
+    Attributes:
+        has_taken: set in one step with the taking.
+    """
+
+    has_taken: bool
 
 
 @dataclass(slots=True)
@@ -93,6 +103,22 @@ class Inbox:
         found.taken, self.balance, self._held[stream.source] = taken, balance, held
         del found.waiting[0]
         return value
+
+    def pass_on(self, stream: Stream, number: int, digest: bytes, taker: Taker) -> bool:
+        """Take a message as it comes, without holding it; False where it must be `put`.
+
+        That is the first one of a stream, and one before which others wait or are missing.
+        """
+        found = self._streams.get(stream)
+        if found is None or found.waiting or number != found.arrived.number + 1:
+            return False
+        mark = behind(found.arrived, digest)
+        balance = (self.balance + weight(stream, mark)) % MODULUS
+        # From here on nothing is called: Ctrl-C comes before all this, or behind.
+        taker.has_taken = True
+        found.arrived = found.taken = mark
+        self.balance = balance
+        return True
 
     def sources(self) -> set[int]:
         """Ranks of which a message has come."""

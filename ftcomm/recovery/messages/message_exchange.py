@@ -14,8 +14,7 @@ has sent and takes off those of what it has taken; over all ranks the sum must b
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, assert_never
+from typing import Any, NamedTuple, assert_never
 
 from ftcomm.protocol.field_types import MAX_TAGS
 from ftcomm.recovery.call_progress import CallProgress
@@ -29,7 +28,7 @@ from ftcomm.recovery.events import (
     MessagesLost,
     MessagesWanted,
 )
-from ftcomm.recovery.messages.inbox import Inbox
+from ftcomm.recovery.messages.inbox import Inbox, Taker
 from ftcomm.recovery.messages.message_hold import MessageHold
 from ftcomm.recovery.messages.names import MODULUS, Mark, Stream, Total
 from ftcomm.recovery.messages.sent_log import SentLog, SentMessage
@@ -39,8 +38,7 @@ from ftcomm.recovery.tracker_contact import TrackerContact
 Marks = Mapping[bytes, Mark]  # by tag
 
 
-@dataclass(frozen=True, slots=True)
-class MessageArrived:
+class MessageArrived(NamedTuple):
     """Message `number` of a stream of `source` to this rank has arrived whole."""
 
     epoch: int
@@ -117,7 +115,9 @@ class MessageExchange:
         """
         match event:
             case MessagesWanted(source):
-                return self._want(source, now)
+                self._turn()
+                self._waits_since.setdefault(source, now)
+                return self._ask(source)
             case MessagesClaimed(epoch, destination, version, marks):
                 if epoch != self._view.epoch:
                     return []
@@ -206,12 +206,6 @@ class MessageExchange:
 
     # --- receiving ------------------------------------------------------------------------------
 
-    def _want(self, source: int, now: float) -> list[Effect]:
-        """The user waits for a message of `source`."""
-        self._turn()
-        self._waits_since.setdefault(source, now)
-        return self._ask(source)
-
     def _ask(self, source: int) -> list[Effect]:
         """Ask `source` for all messages that this rank lacks, unless it was asked in this epoch."""
         view = self._view
@@ -245,6 +239,23 @@ class MessageExchange:
         stream = Stream(arrived.source, self._view.rank, arrived.tag)
         content = arrived.number, arrived.digest, arrived.value, arrived.nbytes
         return self._inbox.put(stream, *content)
+
+    def pass_on(self, arrived: MessageArrived, taker: Taker, now: float) -> bool:
+        """Take a message that has come for `taker`; False, and nothing is changed, if it may not.
+
+        It need not be held then.  `arrive` and `receive` would do the same in two steps.
+        """
+        self._turn()
+        view, source = self._view, arrived.source
+        if arrived.epoch != view.epoch or not view.is_live or arrived.version != self._version:
+            return False
+        if now > self._contact.confirm_after or self.hold.is_on:
+            return False
+        stream = Stream(source, view.rank, arrived.tag)
+        if not self._inbox.pass_on(stream, arrived.number, arrived.digest, taker):
+            return False
+        self._waits_since.pop(source, None)
+        return True
 
     def held(self, source: int) -> int:
         """Bytes of `source` that have arrived and were not taken."""

@@ -16,6 +16,7 @@ import trio.testing
 from ftcomm.control.message_stream import PeerClosed
 from ftcomm.control.messages import intake
 from ftcomm.control.messages.awaited_message import AwaitedMessage
+from ftcomm.control.messages.direct_receive import DirectReceive
 from ftcomm.control.messages.intake import BROKEN, LOOK_S, Intake
 from ftcomm.control.messages.message_parser import MessageParser, ParsedMessage
 from ftcomm.protocol.checksum_records import digest_named, record_head
@@ -50,15 +51,15 @@ class Link:
         self.taken: list[tuple[int, threading.Thread]] = []
         self.awaited = AwaitedMessage()
         self.waits_for = 0
-        parser = MessageParser(lambda item: np.empty(item.nbytes, np.uint8))
+        parser = MessageParser(lambda head: np.empty(head.fields.nbytes, np.uint8))
         self.intake = Intake(near, parser, self.take)
         self.error: BaseException | None = None
         self.is_over = trio.Event()
 
     def take(self, found: ParsedMessage) -> None:
-        self.taken.append((found.item.number, threading.current_thread()))
-        if found.item.number == self.waits_for:
-            self.awaited.take(found.item.number, None)
+        self.taken.append((found.head.number, threading.current_thread()))
+        if found.head.number == self.waits_for:
+            self.awaited.take(found.head.number, None)
 
     async def keep_reading(self) -> None:
         try:
@@ -115,6 +116,30 @@ async def test_a_thread_that_waits_reads_itself(link: Link) -> None:
         reader = await trio.to_thread.run_sync(read)
     assert [number for number, _ in link.taken] == [1, 2]
     assert {thread for _, thread in link.taken} == {reader}
+
+
+async def test_who_reads_for_itself_leaves_when_it_has_its_message_or_nothing_comes(
+    link: Link,
+) -> None:
+    direct = DirectReceive(1, b"t", None, None)
+
+    def take(found: ParsedMessage) -> None:
+        assert link.intake.direct is direct
+        link.take(found)
+        direct.has_taken = found.head.number == 2
+
+    link.intake._take = take
+    link.far.sendall(message(1))
+    link.intake.read_for(direct)
+    assert link.taken == [], "the control thread may be reading"
+    link.awaited.take(None, None)
+    link.intake.read_until(link.awaited)  # it is expected to do so again
+    link.intake.read_for(direct)
+    assert [number for number, _ in link.taken] == [1]
+    link.far.sendall(message(2) + message(3))
+    link.intake.read_for(direct)
+    assert [number for number, _ in link.taken] == [1, 2, 3], "they came in one piece"
+    assert (link.intake.direct, link.intake._has_reader) == (None, False)
 
 
 async def test_an_answer_that_comes_just_before_the_sleep_is_seen(link: Link) -> None:

@@ -4,7 +4,12 @@ import random
 
 import pytest
 
-from ftcomm.control.messages.message_head import HeadDecoder, HeadEncoder, HeadFields
+from ftcomm.control.messages.message_head import (
+    HeadDecoder,
+    HeadEncoder,
+    HeadFields,
+    MessageHead,
+)
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.codec import LENGTH_BYTES, decode_body, encode
 from ftcomm.protocol.field_types import MAX_DIMS, MAX_TAG
@@ -24,6 +29,14 @@ FORMS = (
 
 def item(form: HeadFields, number: int, digest: bytes = DIGEST) -> MessageItem:
     return form.item(number, digest)
+
+
+def decoded(decoder: HeadDecoder, raw: bytes) -> Frame:
+    """Decode as the codec does."""
+    found = decoder.decode(raw)
+    if not isinstance(found, MessageHead):
+        return found
+    return found.fields.item(found.number, found.digest)
 
 
 def body(message: Frame) -> bytes:
@@ -68,27 +81,27 @@ def test_heads_like_the_two_before_are_decoded_without_the_codec(
 ) -> None:
     decoder = HeadDecoder()
     for number in (1, 2):
-        assert decoder.decode(body(item(FORMS[1], number))) == item(FORMS[1], number)
+        assert decoded(decoder, body(item(FORMS[1], number))) == item(FORMS[1], number)
     with monkeypatch.context() as patch:
         patch.setattr("ftcomm.control.messages.message_head.decode_body", None)
         for number in NUMBERS:
             digest = random.Random(number).randbytes(16)
             wanted = item(FORMS[1], number, digest)
-            assert decoder.decode(body(wanted)) == wanted
+            assert decoded(decoder, body(wanted)) == wanted
 
 
 def test_each_head_is_decoded_as_the_codec_does_whatever_was_before() -> None:
     decoder, turns = HeadDecoder(), random.Random(5)
     for _ in range(300):
         message = item(turns.choice(FORMS), turns.choice(NUMBERS), turns.randbytes(16))
-        assert decoder.decode(body(message)) == message
+        assert decoded(decoder, body(message)) == message
         if turns.random() < 0.2:
             assert decoder.decode(body(FetchWait())) == FetchWait()
 
 
 def _answer(raw: bytes, decoder: HeadDecoder | None) -> Frame | str:
     try:
-        return decode_body(raw) if decoder is None else decoder.decode(raw)
+        return decode_body(raw) if decoder is None else decoded(decoder, raw)
     except ProtocolError as error:
         return error.cause
 

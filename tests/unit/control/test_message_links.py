@@ -29,7 +29,7 @@ from ftcomm.control.messages.feed import JOINED_BYTES
 from ftcomm.control.messages.posted_receives import PostedReceive, PostedReceives
 from ftcomm.control.messages.serving import serve_messages
 from ftcomm.control.user_news import UserNews
-from ftcomm.memory.message_value import ENTRY_BYTES, MessageValue, digest_of
+from ftcomm.memory.message_value import ENTRY_BYTES, MessageValue, digest_of, text_of
 from ftcomm.memory.pool import LoggedResult, Pool
 from ftcomm.protocol.codec import encode
 from ftcomm.protocol.link_messages import (
@@ -64,8 +64,13 @@ def value_of(*numbers: float) -> MessageValue:
     return MessageValue(LoggedResult(flat, flat.shape), Content.ARRAY)
 
 
+def _digest(value: MessageValue) -> bytes:
+    flat, shape = value.stored.flat, value.stored.shape
+    return digest_of(flat, text_of(value.content, flat.dtype, shape))
+
+
 def log(core: WorkerMachine, value: MessageValue, tag: bytes = TAG) -> None:
-    digest = digest_of(value.stored.flat, value.stored.shape, value.content)
+    digest = _digest(value)
     assert core.messages.send(1, tag, digest, value, "t.py:7") is None
 
 
@@ -99,7 +104,7 @@ def a_driver(core: WorkerMachine, nursery: trio.Nursery, detect_within: float) -
 
     return SimpleNamespace(
         hub=hub, nursery=nursery, epoch_scopes=EpochScopes(), apply=apply,
-        arrived=core.messages.arrive, said=said, orders=orders,
+        arrived=lambda message, _: core.messages.arrive(message), said=said, orders=orders,
         message_news=UserNews(run_soon), taken_news=UserNews(run_soon),
     )  # fmt: skip
 
@@ -168,7 +173,7 @@ async def test_what_was_sent_and_what_is_sent_later_comes_in_order(link: Link) -
 async def test_a_receiver_gets_what_follows_its_marks(link: Link) -> None:
     first, second = value_of(1.0), value_of(2.0)
     link.made(first, second)
-    mark = behind(START, digest_of(first.stored.flat, (1,), Content.ARRAY))
+    mark = behind(START, _digest(first))
     await link.ask(0, StreamMark(TAG, *mark))
     assert await link.next() == (2, [2.0])
 
@@ -308,7 +313,7 @@ def item_of(number: int, value: MessageValue, **changes: Any) -> bytes:
         "version": 0,
         "tag": TAG,
         "number": number,
-        "digest": digest_of(stored.flat, stored.shape, value.content),
+        "digest": _digest(value),
         "content": value.content,
         "dtype": stored.dtype,
         "shape": stored.shape,
@@ -364,6 +369,18 @@ async def source(
     source = Source(nursery, monkeypatch, request.param, detect_within)
     yield source
     source.end.close()
+
+
+async def test_messages_of_other_types_that_come_at_once_keep_their_own(source: Source) -> None:
+    """The head of the next one is read before the first is given on."""
+    whole = MessageValue(LoggedResult(np.arange(4), (2, 2)), Content.ARRAY)
+    data = item_of(1, value_of(1.0)) + item_of(2, whole) + item_of(3, value_of(2.0, 3.0))
+    await send_all(source.near, data)
+    for wanted in ([1.0], [0, 1, 2, 3], [2.0, 3.0]):
+        await source.until(source.waiting)
+        found = source.waiting().stored.flat
+        assert (found.tolist(), found.dtype.kind) == (wanted, "i" if len(wanted) == 4 else "f")
+        source.core.messages.receive(1, TAG, 0.0)
 
 
 async def test_a_source_is_suspected_where_no_descriptor_is_left(

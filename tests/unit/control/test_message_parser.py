@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from ftcomm.control.messages.message_head import MessageHead
 from ftcomm.control.messages.message_parser import BUFFER_BYTES, MAX_HEAD, MessageParser
 from ftcomm.errors import ProtocolError
 from ftcomm.memory.pool import Array
@@ -21,8 +22,8 @@ def content(number: int, nbytes: int) -> bytes:
     return np.random.default_rng(number).bytes(nbytes)
 
 
-def place_for(found: MessageItem) -> Array:
-    return np.empty(found.nbytes, np.uint8)
+def place_for(found: MessageHead) -> Array:
+    return np.empty(found.fields.nbytes, np.uint8)
 
 
 SIZES = (3, 0, 70_000, 1, BUFFER_BYTES, 200_000, 0, 5_000, 7)
@@ -40,7 +41,7 @@ def feed(parser: MessageParser, data: bytes, piece: int) -> list[tuple[int, byte
         count = min(piece, len(space), len(data) - at)
         space[:count] = data[at : at + count]
         at += count
-        found += [(whole.item.number, whole.raw.tobytes()) for whole in parser.fed(count)]
+        found += [(whole.head.number, whole.raw.tobytes()) for whole in parser.fed(count)]
     return found
 
 
@@ -53,8 +54,8 @@ def test_messages_come_whole_and_in_order_however_they_are_cut(piece: int) -> No
 def test_a_large_message_is_put_where_it_belongs() -> None:
     places: list[Array] = []
 
-    def place(found: MessageItem) -> Array:
-        places.append(np.empty(found.nbytes, np.uint8))
+    def place(found: MessageHead) -> Array:
+        places.append(np.empty(found.fields.nbytes, np.uint8))
         return places[-1]
 
     parser = MessageParser(place)

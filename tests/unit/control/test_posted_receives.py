@@ -15,11 +15,13 @@ import pytest
 from ftcomm.config.deadline import Limit
 from ftcomm.control.messages import awaited_message, posted_receives
 from ftcomm.control.messages.awaited_message import AwaitedMessage
+from ftcomm.control.messages.direct_receive import DirectReceive
+from ftcomm.control.messages.message_head import HeadFields, MessageHead
 from ftcomm.control.messages.posted_receives import PostedReceive, PostedReceives
 from ftcomm.errors import ClosedError, JobLostError
 from ftcomm.memory.message_value import MessageValue
 from ftcomm.memory.pool import LoggedResult
-from ftcomm.protocol.link_messages import Content, MessageItem
+from ftcomm.protocol.link_messages import Content
 from ftcomm.protocol.messages import FatalDecision, Revoke
 from ftcomm.recovery.events import AskForMessages, MessagesWanted
 from ftcomm.recovery.machine import WorkerMachine
@@ -61,12 +63,14 @@ class Receives:
 
     def arrive(self, *content: float, tag: bytes = TAG) -> None:
         self.numbers += 1
+        assert self.core.messages.arrive(self.next_message(*content, tag=tag))
+
+    def next_message(self, *content: float, tag: bytes = TAG) -> MessageArrived:
         flat = np.array(content)
         value = MessageValue(LoggedResult(flat, flat.shape), Content.ARRAY)
-        arrived = MessageArrived(
+        return MessageArrived(
             self.core.view.epoch, 1, 0, tag, self.numbers, bytes(16), value, flat.nbytes
         )
-        assert self.core.messages.arrive(arrived)
 
     def look(self) -> None:
         self.posted.look(self.want)
@@ -108,6 +112,44 @@ def test_a_message_that_comes_is_taken_by_the_first_of_its_own_stream(receives: 
     assert told == {"t": [], "next t": [], "u": []}
     receives.posted.arrived(1, TAG)
     assert told == {"t": [[1.0]], "next t": [], "u": []}
+
+
+def test_who_reads_a_message_gets_it_unless_somebody_waits_for_it(receives: Receives) -> None:
+    told: list[Any] = []
+    assert not receives.posted.may_bypass(1, TAG), "the source must be asked"
+    waiting = receives.post([])
+    assert not receives.posted.may_bypass(1, TAG), "it would overtake the other"
+    receives.posted.cancel(waiting)
+    receives.arrive(1.0)
+    assert not receives.posted.may_bypass(1, TAG), "it is here"
+    receives.post(told)
+    assert receives.posted.may_bypass(1, TAG)
+
+    direct = DirectReceive(1, TAG, (1,), np.dtype(np.float64))
+    receives.numbers += 1
+    waiting = receives.post(told)
+    assert not receives.posted.hand_over(receives.next_message(2.0), direct)
+    receives.posted.cancel(waiting)
+    assert receives.posted.hand_over(receives.next_message(2.0), direct)
+    assert direct.value is not None
+    assert (told, direct.value.stored.flat.tolist()) == ([[1.0]], [2.0])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        DirectReceive(2, TAG, None, None),
+        DirectReceive(1, b"other", None, None),
+        DirectReceive(1, TAG, (2,), np.dtype(np.float64)),
+        DirectReceive(1, TAG, (1,), np.dtype(np.float32)),
+    ],
+)
+def test_who_reads_gets_no_other_message(receives: Receives, other: DirectReceive) -> None:
+    receives.arrive(1.0)
+    receives.post([])
+    receives.numbers += 1
+    assert not receives.posted.hand_over(receives.next_message(2.0), other)
+    assert not other.has_taken
 
 
 def test_a_message_that_does_not_fit_stays_for_the_next(receives: Receives) -> None:
@@ -252,8 +294,9 @@ def test_a_place_that_was_made_read_only_meanwhile_is_not_read_into(receives: Re
     """The thread that reads the link would fail, which may be the control thread."""
     out = np.empty(3)
     receives.post([], out=out)
-    item = MessageItem(0, TAG, 1, bytes(16), Content.ARRAY, 0, out.shape, out.nbytes)
-    place_for = functools.partial(receives.posted.place_for, 1, item, out.dtype)
+    fields = HeadFields(0, TAG, Content.ARRAY, 0, out.shape, out.nbytes)
+    head = MessageHead(fields, 1, bytes(16))
+    place_for = functools.partial(receives.posted.place_for, 1, head, out.dtype)
     assert place_for() is not None
     out.flags.writeable = False
     assert place_for() is None

@@ -11,7 +11,8 @@ import pytest
 
 from ftcomm.api import message_forms, messages, session
 from ftcomm.api.messages import MessageCalls
-from ftcomm.control.messages import awaited_message, posted_receives
+from ftcomm.control.messages import awaited_message, direct_receive, posted_receives
+from ftcomm.control.messages.direct_receive import DirectReceive
 from ftcomm.control.messages.posted_receives import PostedReceives
 from ftcomm.engine import message_port
 from ftcomm.engine.message_port import MessagePort
@@ -22,6 +23,7 @@ from ftcomm.nonblocking import message_forms as nonblocking_forms
 from ftcomm.nonblocking.callbacks import Callbacks
 from ftcomm.nonblocking.message_handles import MessageHandles
 from ftcomm.protocol.link_messages import Content
+from ftcomm.recovery.events import MessagesWanted
 from ftcomm.recovery.messages import inbox, message_exchange, sent_log
 from ftcomm.recovery.messages.message_exchange import MessageArrived
 from ftcomm.requests.message_request import packed_tag
@@ -29,7 +31,15 @@ from tests.helpers.interrupts import BY_SIGNAL, interrupted, places
 from tests.unit.recovery.test_messages import loaded
 
 PATH = (messages, message_forms, nonblocking_forms, message_handles, handle, message_port)
-PATH += (posted_receives, awaited_message, inbox, message_exchange, sent_log, session)
+PATH += (
+    posted_receives,
+    direct_receive,
+    awaited_message,
+    inbox,
+    message_exchange,
+    sent_log,
+    session,
+)
 Call = Callable[["Rank"], Any]
 
 
@@ -57,6 +67,7 @@ class Rank:
             message_news=SimpleNamespace(note=lambda: None),
         )
         self.receives: PostedReceives = hub.receives
+        self.intakes: dict[int, Any] = hub.intakes
         control: Any = SimpleNamespace(driver=driver)
         engine = SimpleNamespace(
             position=core.progress.position,
@@ -75,11 +86,14 @@ class Rank:
         self._message_handles = MessageHandles(self._messages, Callbacks(()))
         self.numbers = itertools.count(1)
 
-    def arrive(self, *content: float) -> None:
+    def next_message(self, *content: float) -> MessageArrived:
         flat = np.array(content)
         value = MessageValue(LoggedResult(flat, flat.shape), Content.ARRAY)
         place = self.core.view.epoch, 1, 0, packed_tag(0), next(self.numbers)
-        assert self.core.messages.arrive(MessageArrived(*place, bytes(16), value))
+        return MessageArrived(*place, bytes(16), value)
+
+    def arrive(self, *content: float) -> None:
+        assert self.core.messages.arrive(self.next_message(*content))
         self.receives.arrived(1, packed_tag(0))
 
     @property
@@ -156,3 +170,34 @@ def test_a_receive_that_is_cut_short_before_its_message_comes_does_not_take_it()
         rank.arrive(1.0)
         assert rank.left_by or recv(rank) == [1.0]
     assert number > 20
+
+
+class Reader:
+    """A link of rank 1 that has one message, for a thread that reads it for itself."""
+
+    def __init__(self, rank: Rank, *content: float) -> None:
+        self._receives, self._next = rank.receives, rank.next_message(*content)
+
+    def read_for(self, direct: DirectReceive) -> None:
+        assert self._receives.hand_over(self._next, direct)
+
+    def read_until(self, awaiting: object) -> None:
+        raise AssertionError("its message is what comes next")
+
+
+def test_a_receive_that_reads_for_itself_can_be_made_again_or_this_process_leaves() -> None:
+    gone_on = left = 0
+    for number in places():
+        rank = Rank()
+        rank.arrive(0.0)  # the first of a stream is held
+        assert recv(rank) == [0.0]
+        rank.core.handle(MessagesWanted(1), now=0.0)
+        rank.intakes[1] = Reader(rank, 1.0)
+        if not interrupted(lambda r=rank: message_forms.recv(r, 1), number, *PATH, where=BY_SIGNAL):
+            break
+        if rank.left_by:
+            left += 1
+        else:
+            gone_on += 1
+            assert list(message_forms.recv(rank, 1)) == [1.0]  # type: ignore[arg-type]  # a Rank has its messages
+    assert min(gone_on, left) > 0

@@ -375,7 +375,7 @@ class Messages:
         self.at: dict[int, Callable[[], None]] = {}  # what happens in a send, by the array's number
 
     def array(self, x: Any, to: int, tag: bytes, *, copy: bool) -> Any:
-        return SimpleNamespace(to=to, tag=tag, number=int(x[0]))
+        return SimpleNamespace(form=SimpleNamespace(to=to, tag=tag), number=int(x[0]))
 
     def send(self, message: Any) -> None:
         self.at.get(message.number, lambda: None)()

@@ -105,6 +105,51 @@ def test_messages_come_in_order_and_each_once() -> None:
     assert [received(core) for _ in range(3)] == ["a", "b", None]
 
 
+class Taker:
+    has_taken = False
+
+
+def pass_on(core: WorkerMachine, number: int, content: str, **changes: Any) -> bool:
+    taker, now = Taker(), changes.pop("now", 0.0)
+    fields = {"epoch": core.view.epoch, "source": 1, "version": 0, "tag": TAG}
+    fields |= {"number": number, "digest": digest(content), "value": content, **changes}
+    is_taken = core.messages.pass_on(MessageArrived(**fields), taker, now)
+    assert taker.has_taken == is_taken
+    return is_taken
+
+
+def test_a_message_that_is_passed_on_counts_like_one_that_was_held() -> None:
+    held, passed = loaded(), loaded()
+    for core in (held, passed):
+        wanted(core)
+        assert arrive(core, 1, "a")
+        assert received(core) == "a"
+    assert arrive(held, 2, "b")
+    assert received(held) == "b"
+    assert pass_on(passed, 2, "b")
+    assert passed.messages.balance == held.messages.balance != 0
+    assert passed.messages.totals(1) == held.messages.totals(1)
+    for core in (held, passed):
+        assert core.messages.comes_next(1, 0, TAG, 3)
+
+
+def test_a_message_is_held_where_it_may_not_be_taken_or_is_not_the_next() -> None:
+    core = loaded()
+    wanted(core)
+    assert not pass_on(core, 1, "a")  # the first of a stream: it may be one too many
+    arrive(core, 1, "a")
+    assert not pass_on(core, 2, "b")  # behind one that waits
+    assert received(core) == "a"
+    assert not pass_on(core, 3, "c")
+    assert not pass_on(core, 2, "b", epoch=2)
+    assert not pass_on(core, 2, "b", version=1)
+    assert not pass_on(core, 2, "b", now=core.contact.confirm_after + 1.0)
+    core.messages.hold.begin_cut()
+    assert not pass_on(core, 2, "b")
+    core.messages.hold.end_cut()
+    assert pass_on(core, 2, "b")
+
+
 def test_what_is_of_another_epoch_or_version_is_dropped() -> None:
     core = loaded()
     assert not arrive(core, 1, "a", epoch=2)

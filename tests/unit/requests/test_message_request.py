@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ftcomm.memory.message_value import MessageValue, digest_of
-from ftcomm.memory.pool import LoggedResult
+from ftcomm.memory.message_value import MessageValue, digest_of, text_of
+from ftcomm.memory.pool import Array, LoggedResult
 from ftcomm.protocol.field_types import MAX_TAG
 from ftcomm.protocol.link_messages import Content
 from ftcomm.requests.message_request import (
@@ -25,20 +25,24 @@ SITE = "t.py:1"
 
 def value_of(x: Any) -> MessageValue:
     message = array_message(x, 1, b"t", SITE, copy=True)
-    return MessageValue(LoggedResult(message.elements, message.shape), message.content)
+    return MessageValue(LoggedResult(message.elements, message.form.shape), message.form.content)
+
+
+def digest(flat: Array, shape: tuple[int, ...], content: Content) -> bytes:
+    return digest_of(flat, text_of(content, flat.dtype, shape))
 
 
 def test_contents_that_differ_have_digests_that_differ() -> None:
     flat = np.arange(4.0)
     digests = {
-        digest_of(flat, (4,), Content.ARRAY),
-        digest_of(flat, (2, 2), Content.ARRAY),
-        digest_of(flat.view(np.int64), (4,), Content.ARRAY),
-        digest_of(flat, (4,), Content.OBJECT),
-        digest_of(flat + 1, (4,), Content.ARRAY),
+        digest(flat, (4,), Content.ARRAY),
+        digest(flat, (2, 2), Content.ARRAY),
+        digest(flat.view(np.int64), (4,), Content.ARRAY),
+        digest(flat, (4,), Content.OBJECT),
+        digest(flat + 1, (4,), Content.ARRAY),
     }
     assert len(digests) == 5
-    assert all(len(digest) == 16 for digest in digests)
+    assert all(len(each) == 16 for each in digests)
 
 
 def test_tags_of_two_types_are_never_the_same() -> None:
@@ -123,7 +127,7 @@ def test_an_array_that_does_not_fit_is_refused(
 
 def test_objects_and_arrays_are_received_by_their_own_calls() -> None:
     message = object_message({"a": [1, 2]}, 1, b"t", SITE)
-    value = MessageValue(LoggedResult(message.elements, message.shape), message.content)
+    value = MessageValue(LoggedResult(message.elements, message.form.shape), message.form.content)
     assert value.is_object
     check_object(value, 2)
     assert unpack_object(value.stored.flat) == {"a": [1, 2]}

@@ -50,15 +50,37 @@ def _send(process: "SimulatedProcess", message: SimulatedMessage) -> None:
     process.point("sent")
 
 
+class DirectTake:
+    """A message that the thread which waits for it takes as it comes.
+
+    Attributes:
+        source: the rank that sends it.
+        tag: of the message.
+        has_taken: it is taken.
+        content: of it, then.
+    """
+
+    def __init__(self, source: int, tag: bytes) -> None:
+        self.source, self.tag = source, tag
+        self.has_taken = False
+        self.content: object = None
+
+
 def _receive(process: "SimulatedProcess", message: SimulatedMessage) -> Thread:
-    core = process.core
+    """Every other process takes what it waits for as it comes, the others from the inbox."""
+    core, direct = process.core, DirectTake(message.source, message.tag)
+    process.direct_take = direct if process.port % 2 else None
     while True:
         if core.view.error is not None:
             raise core.view.error
-        outcome, content = core.messages.receive(message.source, message.tag, process.world.now)
-        if outcome is Completion.DONE:
+        outcome, content = None, direct.content
+        if not direct.has_taken:
+            outcome, content = core.messages.receive(message.source, message.tag, process.world.now)
+        if outcome is Completion.DONE or direct.has_taken:
+            process.direct_take = None
             process.monitor.on_message(process, message, content)
             process.sim.counters["messages"] += 1
+            process.sim.counters["messages taken as they came"] += direct.has_taken
             process.point("received")
             return
         if outcome is None:
@@ -145,9 +167,18 @@ class MessageLink:
             message.digest,
             message.value,
         )
-        if self.process.core.messages.arrive(arrived):
+        if self._is_taken(arrived) or self.process.core.messages.arrive(arrived):
             self.process.poke()
         self.world.after(self.world.transit(), self.far.deliver, self._serve)
+
+    def _is_taken(self, arrived: MessageArrived) -> bool:
+        direct, messages = self.process.direct_take, self.process.core.messages
+        if direct is None or (direct.source, direct.tag) != (arrived.source, arrived.tag):
+            return False
+        if direct.has_taken or not messages.pass_on(arrived, direct, self.world.now):
+            return False
+        direct.content = arrived.value
+        return True
 
     def _lose(self, why: str) -> None:
         if self._is_wanted:

@@ -1,0 +1,69 @@
+"""Arrivals: the messages of one link, from their heads to the machine."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ftcomm.collectives.dtypes import AnyDtype, dtype_of
+from ftcomm.control.messages.message_head import HeadFields, MessageHead
+from ftcomm.control.messages.message_parser import ParsedMessage
+from ftcomm.errors import ProtocolError
+from ftcomm.memory.message_value import ENTRY_BYTES, MessageValue
+from ftcomm.memory.pool import Array, Pool, dtype_from_wire, stored_from_wire
+from ftcomm.protocol.link_messages import Content
+from ftcomm.recovery.messages.message_exchange import MessageArrived
+
+if TYPE_CHECKING:
+    from ftcomm.control.driver import Driver
+    from ftcomm.control.messages.intake import Intake
+
+# From here on a message that is waited for is received where its user wants it: a copy costs more
+# than to look.
+DIRECT_BYTES = 1 << 16
+_BYTES = np.dtype(np.uint8)
+
+
+class Arrivals:
+    """Messages of `source` in one epoch; for the thread that reads the link."""
+
+    def __init__(self, driver: "Driver", epoch: int, source: int) -> None:
+        self._driver, self._epoch, self._source = driver, epoch, source
+        self._fields: HeadFields | None = None  # of the last head: most are like the one before
+        self._dtype: AnyDtype = _BYTES  # likewise
+
+    def place_for(self, head: MessageHead) -> Array:
+        """Memory for the bytes behind a message's head, which the user owns or will own.
+
+        Raises:
+            ProtocolError: no message is like that, or there is no room.
+        """
+        fields, hub = head.fields, self._driver.hub
+        nbytes = fields.nbytes
+        if fields is not self._fields:
+            limit = hub.settings.log_limit
+            self._dtype = dtype_from_wire(fields.dtype, fields.shape, nbytes, limit)
+            self._fields = fields
+        if nbytes < Pool.MIN_LENT_BYTES:
+            return np.empty(nbytes, np.uint8)  # as the pool does, which needs the lock
+        if fields.content != Content.OBJECT and nbytes >= DIRECT_BYTES:
+            place = hub.receives.place_for(self._source, head, self._dtype)
+            if place is not None:
+                return place
+        try:
+            with hub.lock:
+                return hub.pool.lend(nbytes, _BYTES)
+        except MemoryError as error:
+            raise ProtocolError(f"no room for {nbytes} bytes: {error}") from None
+
+    def take(self, message: ParsedMessage, intake: "Intake") -> None:
+        """Give a message that has come whole to who reads, or to the machine."""
+        driver = self._driver
+        driver.hub.fault("loading")
+        fields, number, digest = message.head
+        version, tag, content, code, shape, nbytes = fields
+        dtype = self._dtype if fields is self._fields else dtype_of(code)  # a later head has come
+        value = MessageValue(stored_from_wire(dtype, shape, message.raw), Content(content))
+        arrived = MessageArrived(
+            self._epoch, self._source, version, tag, number, digest, value, nbytes + ENTRY_BYTES
+        )
+        driver.arrived(arrived, intake.direct)
