@@ -91,11 +91,11 @@ def timed(steps: dict[str, Step], first: int) -> dict[str, float]:
     return found
 
 
-def summary(turns: list[dict[str, float]]) -> dict[str, Any]:
+def summary(turns: list[dict[str, float]], peers: dict[str, str]) -> dict[str, Any]:
     """Median milliseconds of each way, and median and quartiles of its ratio to its peer."""
     found = {}
     for way in turns[0]:
-        ratios = [turn[way] / turn[PEERS[way]] for turn in turns]
+        ratios = [turn[way] / turn[peers[way]] for turn in turns]
         low, ratio, high = statistics.quantiles(ratios, n=4)
         ms = statistics.median(turn[way] for turn in turns)
         found[way] = {"ms": ms, "ratio": ratio, "low": low, "high": high}
@@ -118,7 +118,7 @@ def main() -> None:
                 ft.save(comm)  # of nothing: what is logged may go
         dist.destroy_process_group()
         if comm.rank == 0:
-            out.write_text(json.dumps(summary(found[WARM_UP:])), encoding="utf-8")
+            out.write_text(json.dumps(summary(found[WARM_UP:], PEERS)), encoding="utf-8")
 
 
 if __name__ == "__main__":
