@@ -9,7 +9,6 @@ from ftcomm.api.outputs import Result
 from ftcomm.api.public_values import MessageInfo
 from ftcomm.api.session import Session
 from ftcomm.config.deadline import Duration
-from ftcomm.control.messages.arrivals import DIRECT_BYTES
 from ftcomm.control.messages.awaited_message import AwaitedMessage
 from ftcomm.control.messages.direct_receive import DirectReceive
 from ftcomm.control.messages.posted_receives import PostedReceive
@@ -31,6 +30,7 @@ from ftcomm.requests.object_payload import unpack_object
 passes_on(__file__)
 
 Done = Callable[[MessageValue | None, BaseException | None], None]
+COPIED_BYTES = 1 << 19  # up to here another copy costs less than to post a receive
 
 
 class Receive(NamedTuple):
@@ -173,7 +173,7 @@ class MessageCalls:
 
     def receive_now(self, asked: Receive) -> Any:
         """Receive on this thread, directly where that may be; else as `wait`, which says more."""
-        if asked.nbytes >= DIRECT_BYTES or self._session.limit_of(asked.deadline) is not None:
+        if asked.nbytes > COPIED_BYTES or self._session.limit_of(asked.deadline) is not None:
             return self.wait(asked)  # into the user's memory; or the control thread may end it
         began, form = time.perf_counter(), asked.form
         direct = DirectReceive(form.source, form.tag, form.shape, form.dtype)
