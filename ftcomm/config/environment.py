@@ -226,10 +226,12 @@ def _file(named: str | Path | None, what: str) -> Path | None:
     """A file's path; ``~`` is the user's home, as a shell has it where it stands alone.
 
     Raises:
-        ConfigError: nobody has that home.
+        ConfigError: nobody has that home, or it is no path.
     """
     if not named:
         return None
+    if not isinstance(named, str | Path):  # an argument; a variable is a text
+        raise ConfigError(f"{what} is {named!r}, must be a text or a path")
     try:
         return Path(named).expanduser()
     except RuntimeError:
