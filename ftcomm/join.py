@@ -13,7 +13,7 @@ from typing import Any
 from ftcomm.api.open_communicators import COMMUNICATORS, Place
 from ftcomm.collectives.selection import tables_digest
 from ftcomm.communicator import Communicator
-from ftcomm.config.environment import WorkerOptions, job_settings, read_token
+from ftcomm.config.environment import WorkerOptions, job_settings, parse_address, read_token
 from ftcomm.config.joined_process import note_joined
 from ftcomm.config.platforms import python_version, require_groups
 from ftcomm.config.process_identity import this_process
@@ -76,17 +76,45 @@ def init(
     """
     use_exit_codes()  # first: a malformed variable must not look like a death to a launcher
     asked = {**(expect or {}), "detect_within": detect_within}
+    return _open(
+        job,
+        tracker=tracker,
+        worker_id=worker_id,
+        token_file=token_file,
+        connect_timeout=connect_timeout,
+        tracker_timeout=tracker_timeout,
+        bind=bind,
+        advertise=advertise,
+        asked={name: value for name, value in asked.items() if value is not None},
+    )
+
+
+def init_beside(tracker: str, *, worker_id: str, token_file: Path, job: str) -> Communicator:
+    """Join a job whose tracker and ranks are all in this process, as one of its ranks.
+
+    What the environment says of this process's place in another job does not count: that it is a
+    spare there, and the addresses that others dial.
+
+    Raises:
+        FtcommError: as `init`.
+    """
+    use_exit_codes()
+    here, _ = parse_address(tracker)
+    return _open(
+        job,
+        tracker=tracker,
+        worker_id=worker_id,
+        token_file=token_file,
+        bind=here,
+        advertise=here,
+        spare=False,
+    )
+
+
+def _open(job: str | None, **given: Any) -> Communicator:
+    """Open a communicator with options of the environment, and those `given` to `load`."""
     with COMMUNICATORS.opening(job) as place:
-        options = WorkerOptions.load(
-            tracker=tracker,
-            worker_id=worker_id,
-            token_file=token_file,
-            connect_timeout=connect_timeout,
-            tracker_timeout=tracker_timeout,
-            bind=bind,
-            advertise=advertise,
-            asked={name: value for name, value in asked.items() if value is not None},
-        )
+        options = WorkerOptions.load(**given)
         if options.log_level is not None:
             logs.turn_on(options.log_level)
         return place.fill(_alone(options) if options.routes is None else _join(options, place))

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import math
+import threading
 import time
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -66,27 +67,49 @@ def checked_deadline(deadline: Any) -> float:
         TypeError: it is a time of the clock, or neither a number nor a timedelta.
         ValueError: it is not above 0 and finite.
     """
-    kind = type(deadline).__name__
-    if isinstance(deadline, _CLOCK_TIMES):
-        raise TypeError(
-            f"deadline is a {kind}, a time of the clock, which each host has its own of; pass "
-            "seconds or a datetime.timedelta, counted from the call"
-        )
-    if isinstance(deadline, dt.timedelta):
-        deadline = deadline.total_seconds()
-    # A number of numpy's may be a timedelta64, whose unit float() would drop.
-    wrong = isinstance(deadline, (bool, np.bool_, str, np.timedelta64))
-    if wrong or not hasattr(deadline, "__float__"):
-        raise TypeError(
-            f"deadline is a {kind}, must be a number of seconds or a datetime.timedelta"
-        )
-    try:
-        seconds = float(deadline)
-    except OverflowError:  # an int that no float is near
-        seconds = math.inf
+    seconds = _seconds("deadline", deadline)
     if not 0 < seconds < math.inf:
         raise ValueError(f"deadline is {seconds:g}, must be above 0 and finite; None is no limit")
     return seconds
+
+
+def checked_timeout(timeout: Any) -> float | None:
+    """`timeout` in seconds, as far as a lock can wait; None for no limit.
+
+    Raises:
+        TypeError: it is a time of the clock, or neither a number nor a timedelta.
+        ValueError: it is below 0 or not finite.
+    """
+    if timeout is None:
+        return None
+    seconds = _seconds("timeout", timeout)
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"timeout is {seconds:g}, must be 0 or more, finite; None is no limit")
+    return min(seconds, threading.TIMEOUT_MAX)
+
+
+def _seconds(name: str, given: Any) -> float:
+    """A duration in seconds, which may be below 0 and not finite.
+
+    Raises:
+        TypeError: it is a time of the clock, or neither a number nor a timedelta.
+    """
+    kind = type(given).__name__
+    if isinstance(given, _CLOCK_TIMES):
+        raise TypeError(
+            f"{name} is a {kind}, a time of the clock, which each host has its own of; pass "
+            "seconds or a datetime.timedelta, counted from the call"
+        )
+    if isinstance(given, dt.timedelta):
+        given = given.total_seconds()
+    # A number of numpy's may be a timedelta64, whose unit float() would drop.
+    wrong = isinstance(given, (bool, np.bool_, str, np.timedelta64))
+    if wrong or not hasattr(given, "__float__"):
+        raise TypeError(f"{name} is a {kind}, must be a number of seconds or a datetime.timedelta")
+    try:
+        return float(given)
+    except OverflowError:  # an int that no float is near
+        return math.inf if given > 0 else -math.inf
 
 
 def overdue(rank: int, call: str, site: str, seconds: float, waited: str) -> str:

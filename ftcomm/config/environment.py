@@ -183,6 +183,7 @@ class WorkerOptions:
         tracker_timeout: float | None = None,
         bind: str | None = None,
         advertise: str | None = None,
+        spare: bool | None = None,
         faults: str | None = None,
         log: str | None = None,
         asked: Mapping[str, Any] | None = None,
@@ -209,7 +210,7 @@ class WorkerOptions:
             advertise=advertise or env.get("FTCOMM_ADVERTISE") or None,
             host=env.get("FTCOMM_HOST") or None,
             zone=env.get("FTCOMM_ZONE") or "",
-            spare=_is_spare(env.get("FTCOMM_SPARE") or "0"),
+            spare=_is_spare(env.get("FTCOMM_SPARE") or "0") if spare is None else spare,
             faults=faults or env.get("FTCOMM_FAULTS") or None,
             faults_log=env.get("FTCOMM_FAULTS_LOG") or None,
             history=_file(history, "FTCOMM_HISTORY"),
@@ -225,10 +226,12 @@ def _file(named: str | Path | None, what: str) -> Path | None:
     """A file's path; ``~`` is the user's home, as a shell has it where it stands alone.
 
     Raises:
-        ConfigError: nobody has that home.
+        ConfigError: nobody has that home, or it is no path.
     """
     if not named:
         return None
+    if not isinstance(named, str | Path):  # an argument; a variable is a text
+        raise ConfigError(f"{what} is {named!r}, must be a text or a path")
     try:
         return Path(named).expanduser()
     except RuntimeError:

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-from ftcomm.config.deadline import QueuedLimit
+from ftcomm.config.deadline import Duration, QueuedLimit, checked_timeout
 from ftcomm.nonblocking.callbacks import Callback
 
 R = TypeVar("R")
@@ -130,18 +130,20 @@ class Handle(Generic[R]):
         self._call = call
         self._line = line
 
-    def wait(self, timeout: float | None = None) -> R:
+    def wait(self, timeout: Duration | None = None) -> R:
         """Wait for the call, and return its result.
 
         Ctrl-C ends the waiting and not the call: it may be waited for again.
 
         Args:
-            timeout: seconds to wait; None is no limit.  The job knows nothing of it: the call goes
-                on, unlike one that was given a ``deadline=``.
+            timeout: seconds to wait, 0 or more, or a `datetime.timedelta`; None is no limit.  The
+                job knows nothing of it: the call goes on, unlike one that was given a
+                ``deadline=``.
 
         Raises:
-            TimeoutError: the call is not done after `timeout` seconds.  `CollectiveTimeoutError`,
-                by which the job is over, is one too.
+            TimeoutError: the call is not done after `timeout`.  `CollectiveTimeoutError`, by which
+                the job is over, is one too.
+            TypeError, ValueError: `timeout` is no duration, whether the call is done or not.
             FtcommError and others: what the call raised, or one that was made before it.
         """
         error = self.exception(timeout)
@@ -149,19 +151,21 @@ class Handle(Generic[R]):
             raise error
         return cast("R", self._call.value)
 
-    def result(self, timeout: float | None = None) -> R:
+    def result(self, timeout: Duration | None = None) -> R:
         """The same as `wait`, by the name that `concurrent.futures` has for it."""
         return self.wait(timeout)
 
-    def exception(self, timeout: float | None = None) -> BaseException | None:
+    def exception(self, timeout: Duration | None = None) -> BaseException | None:
         """Wait as `wait` does, and return what it would raise of the call; None for a result.
 
         Raises:
-            TimeoutError: the call is not done after `timeout` seconds.
+            TimeoutError: the call is not done after `timeout`.
+            TypeError, ValueError: `timeout` is no duration, as for `wait`.
         """
         call = self._call
+        seconds = checked_timeout(timeout)
         if not call.is_done:
-            self._line.wait_for(call, timeout)
+            self._line.wait_for(call, seconds)
         if call.unpacking is not None:
             call.unpacking.run(call)
         if call.error is not None:

@@ -58,6 +58,22 @@ def test_settings_of_the_environment_are_those_of_the_group(
         assert group.run(lambda comm: comm.allreduce(2)) == [2]
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("FTCOMM_SPARE", "1"),
+        ("FTCOMM_BIND", "192.0.2.1"),  # of no interface, as the next one
+        ("FTCOMM_ADVERTISE", "192.0.2.1:9"),
+    ],
+)
+def test_the_place_of_this_process_in_another_job_does_not_count(
+    monkeypatch: pytest.MonkeyPatch, name: str, text: str
+) -> None:
+    monkeypatch.setenv(name, text)
+    with local_group(2, settings={"form_within": 10}) as group:
+        assert group.run(lambda comm: comm.allreduce(comm.rank)) == [1, 1]
+
+
 def test_a_group_of_one_has_a_job_too() -> None:
     with local_group(1) as group:
         assert group.run(lambda comm: comm.allreduce(2)) == [2]

@@ -350,6 +350,12 @@ def test_what_is_no_token_is_refused_and_not_shown(tmp_path: Path, text: str) ->
     assert not text or text not in str(refused.value)
 
 
+def test_a_token_file_that_is_no_path_is_named() -> None:
+    no_path: Any = 3
+    with pytest.raises(ConfigError, match=r"^token file is 3, must be a text or a path$"):
+        load(token_file=no_path)
+
+
 def test_a_token_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="nowhere: No such file"):
         read_token(tmp_path / "nowhere")

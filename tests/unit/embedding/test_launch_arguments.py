@@ -53,6 +53,8 @@ def train_ten() -> float:
         ({"max_restarts": -1}, "max_restarts is -1, must be a whole number from 0 on"),
         ({"restart_window": 0}, "restart_window is 0, must be seconds, above 0"),
         ({"preload": "numpy"}, "preload is 'numpy', must be a list of names"),
+        ({"state_dir": 3}, "state_dir is 3, must be a text or a path"),
+        ({"state_dir": b"d"}, "state_dir is b'd', must be a text or a path"),
         ({"settings": ["spares"]}, r"settings is \['spares'\], must have values by name"),
         ({"settings": {1: 2}}, "settings is {1: 2}, must have values by name"),
         ({"settings": {"detect_wihin": 1}}, "no such job setting: detect_wihin - did you mean det"),
@@ -96,10 +98,18 @@ def test_arguments_that_a_function_takes_are_not_refused(
     checked_call(function, args, None)
 
 
-@pytest.mark.parametrize("given", [{"workers": None}, {"workers": 2, "settings": {"keep": 0}}])
-def test_wrong_arguments_of_a_tracker_are_named(given: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"workers is None|keep is 0"):
-        ftcomm.Tracker(**given)
+@pytest.mark.parametrize(
+    ("given", "refusal"),
+    [
+        ({"workers": None}, "workers is None"),
+        ({"settings": {"keep": 0}}, "keep is 0"),
+        ({"state_dir": 3}, "state_dir is 3, must be a text or a path"),
+        ({"token_file": True}, "token_file is True, must be a text or a path"),
+    ],
+)
+def test_wrong_arguments_of_a_tracker_are_named(given: dict[str, Any], refusal: str) -> None:
+    with pytest.raises(ConfigError, match=refusal):
+        ftcomm.Tracker(**{"workers": 2, **given})
 
 
 def test_settings_may_be_texts_as_on_the_command_line() -> None:

@@ -1,14 +1,19 @@
 """Turns: one order, one thread, and a ownership that is where it should be."""
 
 import contextlib
+import datetime as dt
 import gc
+import math
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ftcomm.api.call_guard import CallGuard
@@ -221,6 +226,47 @@ def test_a_wait_with_a_limit_leaves_the_call_running(line: Line) -> None:
         handle.wait(0.001)
     door.set()
     assert handle.wait(WITHIN_S) == "went through"
+
+
+@pytest.mark.parametrize("timeout", [dt.timedelta(milliseconds=1), 0, np.float32(0), Fraction()])
+def test_a_wait_is_limited_by_a_duration(line: Line, timeout: Any) -> None:
+    handle, door = line.blocked()
+    for ask in (handle.wait, handle.result, handle.exception):
+        with pytest.raises(TimeoutError, match=r"a call is still pending after 0(\.001)? s"):
+            ask(timeout)
+    door.set()
+    assert handle.wait(dt.timedelta.max) == "went through"  # longer than a lock can wait
+
+
+NO_SECONDS = "timeout is a {}, must be a number of seconds or a datetime.timedelta"
+NO_LIMIT = "timeout is {}, must be 0 or more, finite; None is no limit"
+
+
+@pytest.mark.parametrize(
+    ("timeout", "error", "words"),
+    [
+        (True, TypeError, NO_SECONDS.format("bool")),
+        ("1", TypeError, NO_SECONDS.format("str")),
+        (np.timedelta64(1, "s"), TypeError, NO_SECONDS.format("timedelta64")),
+        (
+            dt.datetime(2030, 1, 1, tzinfo=dt.UTC),
+            TypeError,
+            "timeout is a datetime, a time of the clock",
+        ),
+        (math.nan, ValueError, NO_LIMIT.format("nan")),
+        (math.inf, ValueError, NO_LIMIT.format("inf")),
+        (-(10**400), ValueError, NO_LIMIT.format("-inf")),
+        (dt.timedelta(seconds=-1), ValueError, NO_LIMIT.format("-1")),
+    ],
+)
+def test_what_is_no_limit_of_a_wait_is_refused(
+    line: Line, timeout: Any, error: type[Exception], words: str
+) -> None:
+    handle = line.begin("done")
+    assert handle.wait() == "done"  # refused all the same: no script should depend on its speed
+    for ask in (handle.wait, handle.result, handle.exception):
+        with pytest.raises(error, match=re.escape(words)):
+            ask(timeout)
 
 
 def test_ctrl_c_in_a_wait_leaves_the_call_running(

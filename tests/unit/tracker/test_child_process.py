@@ -1,6 +1,7 @@
 """One worker process, watched."""
 
 import os
+import resource
 import signal
 import sys
 
@@ -62,6 +63,18 @@ async def test_a_long_line_comes_in_pieces_and_the_tail_is_kept(
     assert b"".join(line for _, line in found).endswith(b"x" * 200_000)
     assert found[:30] == [(1, b"%d" % i) for i in range(30)]
     assert len(child.tail) <= child_process.TAIL_LINES
+
+
+async def test_output_is_read_where_no_descriptor_is_left() -> None:
+    child = python("print('first', flush=True)\nprint('last')")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        found = await lines_of(child)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert await child.wait() == 0
+    assert found == [(1, b"first"), (1, b"last")]
 
 
 async def test_an_exit_is_seen_without_a_pidfd_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,7 @@
 """The commands `list` and `clean`, and a command that finds the only running job."""
 
+import errno
+import fcntl
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -171,6 +173,24 @@ def test_clean_leaves_a_directory_that_a_tracker_holds(tmp_path: Path) -> None:
     status, text = invoke("clean", "--state-dir", str(tmp_path))
     lock.close()
     assert (status, "serves the job in" in text) == (64, True), text
+
+
+def test_clean_leaves_a_directory_where_nobody_can_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(file: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    (tmp_path / FILE_NAME).touch()
+    job = ended(tmp_path)
+    other = ended(tmp_path / "other", job_id="b")
+    status, text = invoke("clean")
+    assert (status, text.count("removed"), "its file system has no locks" in text) == (0, 1, True)
+    status, text = invoke("clean", "--state-dir", str(tmp_path))
+    assert (status, "delete the directory by hand" in text) == (64, True), text
+    assert (tmp_path / FILE_NAME).exists()
+    assert [entry_path(which).exists() for which in (job, other)] == [True, False]
 
 
 def test_clean_leaves_a_job_whose_process_runs(tmp_path: Path) -> None:

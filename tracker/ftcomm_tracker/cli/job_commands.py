@@ -123,8 +123,12 @@ async def _clean(dry_run: bool, state_dir: Path | None) -> int:
     registry = read_registry()
     for entry in registry.entries:
         if entry.is_here and not entry.is_running():
-            if entry.temporary:
-                paths += _unserved(Path(entry.state_dir), with_store=True)
+            try:
+                if entry.temporary:
+                    paths += _unserved(Path(entry.state_dir), with_store=True)
+            except ConfigError as error:
+                say_plainly(f"left {entry.state_dir!r}: {error}")
+                continue
             paths.append(entry_path(entry))
     paths += registry.damaged
     for path in paths:
@@ -140,7 +144,7 @@ def _named(state_dir: Path) -> list[Path]:
     """List the files to remove in a directory that the user names.
 
     Raises:
-        ConfigError: it is no state directory, or a tracker serves from it.
+        ConfigError: it is no state directory, or a tracker serves from it, or may.
     """
     state_dir = state_dir.expanduser().absolute()
     if not (state_dir / FILE_NAME).is_file():
@@ -160,6 +164,9 @@ def _unserved(state_dir: Path, *, with_store: bool = False) -> list[Path]:
     Args:
         state_dir: the directory.
         with_store: the checkpoints in it too; those in a directory that a user chose stay.
+
+    Raises:
+        ConfigError: nobody can tell whether a tracker serves from it.
     """
     if state_dir.is_symlink() or not (state_dir / FILE_NAME).is_file():
         return []
@@ -167,6 +174,12 @@ def _unserved(state_dir: Path, *, with_store: bool = False) -> list[Path]:
     if lock is None:
         return []
     lock.close()
+    if not lock.keeps_others_out:
+        raise ConfigError(
+            f"a tracker may serve from {state_dir}: its file system has no locks, by which that"
+            " would be known",
+            remedy="see on all hosts that none does, and delete the directory by hand",
+        )
     files = [state_dir / name for name in TRACKER_FILES]
     found = [path for path in files if path.is_file() or path.is_symlink()]
     if with_store and (store := state_dir / STORE_NAME).is_dir():

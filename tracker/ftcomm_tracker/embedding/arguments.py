@@ -3,9 +3,11 @@
 import contextlib
 import difflib
 import inspect
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
+from pathlib import Path
 from typing import Any
 
 from ftcomm.config.environment import job_settings, read_algorithm_table
@@ -81,6 +83,20 @@ def checked_names(name: str, given: object) -> tuple[str, ...] | None:
     if isinstance(given, str) or not isinstance(given, Sequence) or not _are_texts(given):
         raise ConfigError(f"{name} is {given!r}, must be a list of names")
     return tuple(given)
+
+
+def checked_path(name: str, given: object) -> Path | None:
+    """Return the path of a file or directory; None for none.
+
+    Raises:
+        ConfigError: it is neither a text nor a path.
+    """
+    if given is None:
+        return None
+    text = os.fspath(given) if isinstance(given, str | os.PathLike) else given
+    if not isinstance(text, str):  # a PathLike may be of bytes
+        raise ConfigError(f"{name} is {given!r}, must be a text or a path")
+    return Path(text)
 
 
 def checked_variables(given: object) -> dict[str, str]:

@@ -13,6 +13,7 @@ from ftcomm_tracker.embedding import pickled
 from ftcomm_tracker.embedding.arguments import (
     checked_call,
     checked_names,
+    checked_path,
     checked_restarts,
     checked_settings,
     checked_variables,
@@ -95,11 +96,12 @@ def _host_options(
     *,
     verbose: bool,
 ) -> HostOptions:
+    folder = checked_path("state_dir", state_dir)
     return HostOptions(
         parent=os.getpid(),
         workers=checked_workers(workers),
         settings=checked_settings(settings),
-        state_dir=None if state_dir is None else str(Path(state_dir).expanduser().absolute()),
+        state_dir=None if folder is None else str(folder.expanduser().absolute()),
         max_restarts=restarts.max_restarts,
         restart_window=restarts.window_s,
         preload=checked_names("preload", preload),

@@ -1,6 +1,7 @@
 """Ranks of one job as threads of this process, for tests of programs that use ftcomm."""
 
 import contextlib
+import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from functools import partial
@@ -121,7 +122,11 @@ def _defaults() -> dict[str, Any]:
 
 
 def _join(tracker: Tracker, rank: int) -> ftcomm.Communicator:
-    return ftcomm.init(tracker.address, token_file=tracker.token_file, worker_id=str(rank), job=JOB)
+    join: Any = importlib.import_module("ftcomm.join")  # by name: the tracker starts without numpy
+    comm: ftcomm.Communicator = join.init_beside(
+        tracker.address, worker_id=str(rank), token_file=tracker.token_file, job=JOB
+    )
+    return comm
 
 
 def _call(

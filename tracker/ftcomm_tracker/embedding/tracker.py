@@ -9,6 +9,7 @@ from ftcomm.config.platforms import require_groups
 from ftcomm.errors import FtcommError, JobStoppedError, error_named
 from ftcomm_tracker.core.events import GivenUp, StopAsked
 from ftcomm_tracker.embedding.arguments import (
+    checked_path,
     checked_settings,
     checked_workers,
     naming_arguments,
@@ -54,8 +55,8 @@ class Tracker:
             world_size=checked_workers(workers) if is_new else None,
             host=host,
             port=port,
-            token_file=None if token_file is None else Path(token_file),
-            state_dir=None if state_dir is None else Path(state_dir),
+            token_file=checked_path("token_file", token_file),
+            state_dir=checked_path("state_dir", state_dir),
             settings=checked_settings(settings),
         )
         self._thread: TrackerThread | None = None

@@ -64,13 +64,16 @@ def lines_of(data: bytes) -> list[str]:
     return [last_state(line).decode(errors="replace") for line in data[:-1].split(b"\n")]
 
 
-def _large(pipe: IO[bytes]) -> "trio.lowlevel.FdStream":
-    stream = trio.lowlevel.FdStream(os.dup(pipe.fileno()))
-    pipe.close()
+def _large(pipe: IO[bytes]) -> IO[bytes]:
+    """`pipe`, read without waiting and as large as may be.
+
+    It keeps its one descriptor: a launcher with many workers may have none left.
+    """
+    os.set_blocking(pipe.fileno(), False)
     if sys.platform == "linux":
         with contextlib.suppress(OSError):  # the user's pipes may have used up their share
-            fcntl.fcntl(stream.fileno(), fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-    return stream
+            fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    return pipe
 
 
 class _Forwarder:
@@ -80,13 +83,13 @@ class _Forwarder:
         self,
         child: Child,
         number: int,
-        stream: "trio.lowlevel.FdStream",
+        pipe: IO[bytes],
         show: ShowLines,
         unfinished: ShowUnfinished | None,
     ) -> None:
         self._child = child
         self._number = number
-        self._stream = stream
+        self._pipe = pipe
         self._show = show
         self._unfinished = unfinished
         self._splitter = LineSplitter()
@@ -100,7 +103,7 @@ class _Forwarder:
         self._wait.cancel()
 
     async def run(self) -> None:
-        async with self._stream:
+        with self._pipe:
             while self._waits and (data := await self._receive()):
                 await self._take(data)
                 if len(data) < PIPE_BYTES // 2:
@@ -114,12 +117,17 @@ class _Forwarder:
 
     async def _receive(self) -> bytes:
         with trio.CancelScope() as self._wait:
-            return await self._stream.receive_some(PIPE_BYTES)
+            await trio.lowlevel.checkpoint()
+            while True:
+                try:
+                    return os.read(self._pipe.fileno(), PIPE_BYTES)
+                except BlockingIOError:
+                    await trio.lowlevel.wait_readable(self._pipe.fileno())
         return b""
 
     def _left_in_the_pipe(self) -> bytes:
         with contextlib.suppress(BlockingIOError):  # empty, and others could still write
-            return os.read(self._stream.fileno(), PIPE_BYTES)
+            return os.read(self._pipe.fileno(), PIPE_BYTES)
         return b""
 
     async def _take(self, data: bytes) -> None:

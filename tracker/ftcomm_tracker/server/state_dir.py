@@ -25,11 +25,17 @@ _MAX_OWNER = 200  # characters of what the file may say
 
 
 class StateLock:
-    """The lock of one tracker on its state directory, as long as `close` is not called."""
+    """The lock of one tracker on its state directory, as long as `close` is not called.
 
-    def __init__(self, path: Path, file: int) -> None:
+    Attributes:
+        path: the file.
+        keeps_others_out: False where the file system has no locks: others may have it as well.
+    """
+
+    def __init__(self, path: Path, file: int, *, keeps_others_out: bool) -> None:
         self.path = path
         self._file = file
+        self.keeps_others_out = keeps_others_out
 
     @classmethod
     def take(cls, state_dir: Path) -> "StateLock | None":
@@ -45,17 +51,18 @@ class StateLock:
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise ConfigError(f"lock {path}: {error.strerror or error}") from error
+        keeps_others_out = True
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(file)
             return None
         except OSError:  # a file system without locks
-            pass
+            keeps_others_out = False
         with contextlib.suppress(OSError):  # who holds it is for people
             os.truncate(file, 0)
             os.pwrite(file, f"pid {os.getpid()} on {platform.node()}\n".encode(), 0)
-        return cls(path, file)
+        return cls(path, file, keeps_others_out=keeps_others_out)
 
     def close(self) -> None:
         """Give the lock back."""
