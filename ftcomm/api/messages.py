@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ftcomm.api.known_forms import KnownForms, ReceiveForm
 from ftcomm.api.outputs import Result
 from ftcomm.api.public_values import MessageInfo
@@ -92,7 +94,7 @@ class MessageCalls:
         model = like if out is None else out
         form = self._forms.to_receive(source, tag, call_site(), model)
         place = out if out is not None and out.flags.c_contiguous and out.dtype.isnative else None
-        nbytes = getattr(model, "nbytes", 0)
+        nbytes = model.nbytes if isinstance(model, np.ndarray) else 0
         return Receive(form, deadline, _received_into(out), place, nbytes)
 
     def receive_object(self, source: int, tag: Tag, deadline: Duration | None) -> Receive:
@@ -185,6 +187,7 @@ class MessageCalls:
                 self._session.call_stats.add(Kind.RECV, nbytes, time.perf_counter() - began)
                 return asked.finish(value)
         except BaseException as error:
+            direct.is_withdrawn = True  # first: another thread may be about to give it a message
             if direct.has_taken and not isinstance(error, Exception):  # Ctrl-C: it is lost
                 self._session.give_up(error)
             raise

@@ -263,6 +263,35 @@ def test_local_mistakes_are_named_and_take_no_message(tmp_path: Path) -> None:
         assert said in out, out
 
 
+BURSTS = """\
+import random
+def run(comm, other):
+    turns, number = random.Random(5), 0
+    for _ in range(1500):
+        burst, tag = turns.randint(1, 6), turns.choice((0, 0, 1))
+        size = turns.choice((1, 1, 16, 5000))
+        has_answer = turns.random() < 0.5
+        for number in range(number, number + burst):
+            if comm.rank == 1:
+                comm.send(np.full(size, number), other, tag)
+            else:
+                got = comm.recv(other, tag, out=np.empty(size, np.int64))
+                assert got[0] == got[-1] == number, f"{number} is due, and {got[0]} has come"
+        number += 1
+        if has_answer and comm.rank == 0:
+            comm.send(number, other, 9)
+        elif has_answer:
+            assert comm.recv(other, 9) == number
+    comm.checkpoint(0)
+"""
+
+
+def test_messages_that_come_at_once_are_received_one_by_one(tmp_path: Path) -> None:
+    """Several of them are read in one piece, and a thread that reads takes the first."""
+    status, output = run(BURSTS, tmp_path)
+    assert status == 0, output
+
+
 HANDLES = """\
 def run(comm, other):
     seen, done = [], threading.Event()

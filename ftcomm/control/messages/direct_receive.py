@@ -17,9 +17,20 @@ class DirectReceive:
         tag: as it travels.
         value: the message, once it is here.
         has_taken: the message is taken, or is just being taken: it does not come again.
+        is_withdrawn: its thread was cut short; whoever reads next may not know yet.
+        is_over: it has its message, or that one has to be held.
     """
 
-    __slots__ = ("_dtype", "_shape", "has_taken", "source", "tag", "value")
+    __slots__ = (
+        "_dtype",
+        "_shape",
+        "has_taken",
+        "is_over",
+        "is_withdrawn",
+        "source",
+        "tag",
+        "value",
+    )
 
     def __init__(
         self, source: int, tag: bytes, shape: tuple[int, ...] | None, dtype: AnyDtype | None
@@ -28,13 +39,13 @@ class DirectReceive:
         self.source, self.tag = source, tag
         self._shape, self._dtype = shape, dtype
         self.value: MessageValue | None = None
-        self.has_taken = False
+        self.has_taken = self.is_withdrawn = self.is_over = False
 
-    def fits(self, source: int, tag: bytes, value: MessageValue) -> bool:
-        """Tell whether this is its message; where it is a wrong one, posting finds the words."""
-        if source != self.source or tag != self.tag or value.is_object:
-            return False
+    def fits(self, value: MessageValue) -> bool:
+        """Tell whether a message of its stream is as it must be; else posting finds the words."""
         stored = value.stored
+        if value.is_object:
+            return False
         if self._dtype is None:
             return True
         return stored.shape == self._shape and stored.flat.dtype == self._dtype

@@ -170,16 +170,16 @@ class Intake:
             self._read_until(awaiting)
         finally:
             if is_reader:
+                self.direct = None  # before the lock, in whose wait Ctrl-C may come
                 with self._lock:
                     self._has_reader = False  # first: what is called may be cut short
-                    self.direct = None
                     if self._is_over:
                         self._close()
                     self._read_at = time.monotonic()
 
     def _try_for(self, direct: DirectReceive) -> None:
         spins = 0
-        while not direct.has_taken and spins < SPINS:
+        while not direct.is_over and spins < SPINS:
             with self._lock:
                 has_come = self._step()
             if self._is_over or self.lost is not None:

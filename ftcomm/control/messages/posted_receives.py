@@ -124,14 +124,15 @@ class PostedReceives:
     def hand_over(self, arrived: MessageArrived, direct: DirectReceive) -> bool:
         """Give a message to the thread that reads it for itself; False if it has to arrive."""
         source, tag, value = arrived.source, arrived.tag, arrived.value
-        if not direct.fits(source, tag, value):
+        if (source, tag) != (direct.source, direct.tag):
             return False
+        has_taken = False
         with self._lock:
-            if (source, tag) in self._streams:
-                return False
-            has_taken = self._core.messages.pass_on(arrived, direct, time.monotonic())
+            if direct.fits(value) and (source, tag) not in self._streams:
+                has_taken = self._core.messages.pass_on(arrived, direct, time.monotonic())
         if has_taken:
             direct.value = value
+        direct.is_over = True  # one way or the other: the thread reads no further
         return has_taken
 
     def look(self, ask: Callable[[int], None]) -> None:

@@ -22,10 +22,12 @@ class Taker(Protocol):
     """The user's side of a message that is not held.
 
     Attributes:
-        has_taken: set in one step with the taking.
+        has_taken: set just before the taking.
+        is_withdrawn: it takes nothing any more.
     """
 
     has_taken: bool
+    is_withdrawn: bool
 
 
 @dataclass(slots=True)
@@ -112,10 +114,16 @@ class Inbox:
         found = self._streams.get(stream)
         if found is None or found.waiting or number != found.arrived.number + 1:
             return False
+        if taker.has_taken:  # this is the next one, in the same piece of bytes
+            return False
         mark = behind(found.arrived, digest)
         balance = (self.balance + weight(stream, mark)) % MODULUS
         # From here on nothing is called: Ctrl-C comes before all this, or behind.
         taker.has_taken = True
+        if (
+            taker.is_withdrawn
+        ):  # looked at behind that, as who withdraws does it the other way round
+            return False
         found.arrived = found.taken = mark
         self.balance = balance
         return True

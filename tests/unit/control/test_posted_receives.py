@@ -136,20 +136,38 @@ def test_who_reads_a_message_gets_it_unless_somebody_waits_for_it(receives: Rece
 
 
 @pytest.mark.parametrize(
-    "other",
+    ("other", "is_over"),
     [
-        DirectReceive(2, TAG, None, None),
-        DirectReceive(1, b"other", None, None),
-        DirectReceive(1, TAG, (2,), np.dtype(np.float64)),
-        DirectReceive(1, TAG, (1,), np.dtype(np.float32)),
+        (DirectReceive(2, TAG, None, None), False),
+        (DirectReceive(1, b"other", None, None), False),
+        (DirectReceive(1, TAG, (2,), np.dtype(np.float64)), True),
+        (DirectReceive(1, TAG, (1,), np.dtype(np.float32)), True),
     ],
 )
-def test_who_reads_gets_no_other_message(receives: Receives, other: DirectReceive) -> None:
+def test_who_reads_gets_no_other_message_and_leaves_if_its_own_is_held(
+    receives: Receives, other: DirectReceive, *, is_over: bool
+) -> None:
     receives.arrive(1.0)
     receives.post([])
     receives.numbers += 1
     assert not receives.posted.hand_over(receives.next_message(2.0), other)
-    assert not other.has_taken
+    assert (other.has_taken, other.is_over) == (False, is_over)
+
+
+def test_who_reads_gets_one_message_of_those_that_come_at_once(receives: Receives) -> None:
+    receives.arrive(1.0)
+    receives.post([])
+    direct = DirectReceive(1, TAG, None, None)
+    for content, is_taken in ((2.0, True), (3.0, False)):
+        receives.numbers += 1
+        message = receives.next_message(content)
+        assert receives.posted.hand_over(message, direct) == is_taken
+    assert receives.core.messages.arrive(message)
+    assert direct.value is not None
+    assert direct.value.stored.flat.tolist() == [2.0]
+    told: list[Any] = []
+    receives.post(told)
+    assert told == [[3.0]]
 
 
 def test_a_message_that_does_not_fit_stays_for_the_next(receives: Receives) -> None:

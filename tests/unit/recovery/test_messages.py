@@ -106,7 +106,7 @@ def test_messages_come_in_order_and_each_once() -> None:
 
 
 class Taker:
-    has_taken = False
+    has_taken = is_withdrawn = False
 
 
 def pass_on(core: WorkerMachine, number: int, content: str, **changes: Any) -> bool:
@@ -131,6 +131,24 @@ def test_a_message_that_is_passed_on_counts_like_one_that_was_held() -> None:
     assert passed.messages.totals(1) == held.messages.totals(1)
     for core in (held, passed):
         assert core.messages.comes_next(1, 0, TAG, 3)
+
+
+def test_a_taker_takes_one_message_and_none_when_it_has_withdrawn() -> None:
+    core, taker, late = loaded(), Taker(), Taker()
+    wanted(core)
+    arrive(core, 1, "a")
+    received(core)
+    messages = [
+        MessageArrived(core.view.epoch, 1, 0, TAG, number, digest(content), content)
+        for number, content in ((2, "b"), (3, "c"))
+    ]
+    late.is_withdrawn = True
+    assert not core.messages.pass_on(messages[0], late, 0.0)
+    assert late.has_taken, "who withdraws takes it for lost: it errs on the safe side"
+    assert core.messages.pass_on(messages[0], taker, 0.0)
+    assert not core.messages.pass_on(messages[1], taker, 0.0)
+    assert core.messages.arrive(messages[1])
+    assert received(core) == "c"
 
 
 def test_a_message_is_held_where_it_may_not_be_taken_or_is_not_the_next() -> None:

@@ -57,12 +57,13 @@ class DirectTake:
         source: the rank that sends it.
         tag: of the message.
         has_taken: it is taken.
+        is_withdrawn: never; Ctrl-C comes in collectives alone.
         content: of it, then.
     """
 
     def __init__(self, source: int, tag: bytes) -> None:
         self.source, self.tag = source, tag
-        self.has_taken = False
+        self.has_taken = self.is_withdrawn = False
         self.content: object = None
 
 
@@ -175,7 +176,7 @@ class MessageLink:
         direct, messages = self.process.direct_take, self.process.core.messages
         if direct is None or (direct.source, direct.tag) != (arrived.source, arrived.tag):
             return False
-        if direct.has_taken or not messages.pass_on(arrived, direct, self.world.now):
+        if not messages.pass_on(arrived, direct, self.world.now):
             return False
         direct.content = arrived.value
         return True
