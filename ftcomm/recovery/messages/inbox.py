@@ -120,9 +120,7 @@ class Inbox:
         balance = (self.balance + weight(stream, mark)) % MODULUS
         # From here on nothing is called: Ctrl-C comes before all this, or behind.
         taker.has_taken = True
-        if (
-            taker.is_withdrawn
-        ):  # looked at behind that, as who withdraws does it the other way round
+        if taker.is_withdrawn:  # looked at second: who withdraws sets it before a look at the other
             return False
         found.arrived = found.taken = mark
         self.balance = balance
