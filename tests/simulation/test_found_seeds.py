@@ -99,7 +99,7 @@ def test_who_was_told_of_an_end_is_started_again_where_the_job_goes_on() -> None
 
 
 def test_what_an_earlier_attempt_had_stored_is_no_word_about_the_next_one() -> None:
-    """Its newest version was damaged; who had heard of that one did not pack it anew."""
+    """Its newest version was damaged; a worker that had heard of it did not pack it again."""
     assert Simulation(271000014833).run().fatal_decision == "finished"
 
 

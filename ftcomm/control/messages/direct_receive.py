@@ -17,7 +17,7 @@ class DirectReceive:
         tag: as it travels.
         value: the message, once it is here.
         has_taken: the message is taken, or is just being taken: it does not come again.
-        is_withdrawn: its thread was cut short; whoever reads next may not know yet.
+        is_withdrawn: its thread was cut short; another one that reads may not know yet.
         is_over: it has its message, or that one has to be held.
     """
 
