@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sys import _getframe
 from time import perf_counter
 from types import CodeType, FrameType
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -292,8 +292,9 @@ def _copied(stored: LoggedResult, repeat: PersistentCall, out: Any) -> Result:
     result = stored.flat if repeat.flat else stored.flat.reshape(repeat.form.shape)
     if out is None:
         return result.copy()
-    out[...] = result
-    return cast("Result", out)
+    filled: Result = out
+    filled[...] = result
+    return filled
 
 
 def _spot(caller: FrameType, deadline: Duration | None, tag: CallTag) -> Spot | None:

@@ -14,6 +14,7 @@ from ftcomm.errors import ProtocolError
 from ftcomm.protocol.signature import Scalar
 
 Array = np.ndarray[Any, AnyDtype]
+_BYTE = np.dtype(np.uint8)
 
 
 @dataclass(slots=True)  # made in every call: a frozen one takes twice as long to make
@@ -136,9 +137,6 @@ class Pool:
     user: a training loop drops the results of its last step when it has those of the next.
 
     What `KEPT_VERSIONS` versions in a row did not need is given back to the system.
-
-    Attributes:
-        nbytes: that wait to be taken.
     """
 
     # Below, the allocator's own lists are as fast.  Results of a version are freed all at once, and
@@ -155,12 +153,15 @@ class Pool:
     def __init__(self) -> None:
         self._lent: list[_Lent] = []  # to the user, who may have released it since
         self._version = 0
-        # by size, none of them empty: buffers and the version that left them; the newest, still in
-        # a cache, last
+        # by size: buffers and the version that left them; the newest, still in a cache, last
         self._free: dict[int, deque[_Lent]] = {}
         self._in_use = 0  # of what was taken in this version
         self._peaks = Peaks(sys.maxsize)
-        self.nbytes = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that wait to be taken."""
+        return sum(size * len(shelf) for size, shelf in self._free.items())
 
     def keep_within(self, limit: int) -> None:
         """Hold nothing unused where that would be more than `limit` bytes with what is used."""
@@ -171,16 +172,20 @@ class Pool:
         nbytes = count * dtype.itemsize
         if nbytes < self.MIN_BYTES:
             return np.empty(count, dtype)
-        # Every large call pays for this, and mostly a buffer of just its bytes is free.
-        size = nbytes if nbytes in self._free else size_class(nbytes)
-        memory = self._left_over(size)
-        self._in_use = in_use = self._in_use + (size if memory is None else memory.nbytes)
-        self._peaks.newest = max(self._peaks.newest, in_use)
-        if memory is None:
-            if self.nbytes:
-                self._shed()  # before there is more
-            memory = np.empty(size, np.uint8)
-        return (memory if memory.nbytes == nbytes else memory[:nbytes]).view(dtype)
+        shelf = self._free.get(nbytes)
+        if shelf:  # mostly one of just its bytes is free, and every large call pays for this
+            memory = shelf.pop()[1]
+            self._in_use = in_use = self._in_use + nbytes
+            self._peaks.newest = max(self._peaks.newest, in_use)
+            return memory.view(dtype)
+        size = size_class(nbytes)
+        left_over = self._left_over(size)
+        self._in_use += size if left_over is None else left_over.nbytes
+        self._peaks.note(self._in_use)
+        if left_over is None:
+            self._shed()  # before there is more
+            left_over = np.empty(size, np.uint8)
+        return (left_over if left_over.nbytes == nbytes else left_over[:nbytes]).view(dtype)
 
     def lend(self, count: int, dtype: AnyDtype) -> Array:
         """Take a buffer for the user, who may write to it and drops it some time."""
@@ -204,12 +209,18 @@ class Pool:
         references = _references(stored)  # before this frame refers to them too
         flat = stored.flat
         base = flat.base
-        if not isinstance(base, np.ndarray) or base.dtype != np.uint8:
+        if type(base) is not np.ndarray or base.dtype != _BYTE:
             return
         if base.base is not None:  # None: its memory is its own
             return
-        self._in_use = max(self._in_use - base.nbytes, 0)
-        if references == _UNSHARED and base.nbytes <= 2 * size_class(flat.nbytes):
+        size = base.nbytes
+        self._in_use = self._in_use - size if self._in_use > size else 0
+        if references != _UNSHARED:
+            return
+        shelf = self._free.get(size)
+        if shelf is not None and size == flat.nbytes:  # mostly; every large call pays for this
+            shelf.append((self._version, base))
+        elif size <= 2 * size_class(flat.nbytes):
             self._keep(base)
 
     def put(self, memory: Array) -> None:
@@ -227,9 +238,10 @@ class Pool:
         """
         self._version += 1
         oldest = self._version - KEPT_VERSIONS
-        for size, shelf in list(self._free.items()):
+        for shelf in self._free.values():
             while shelf and shelf[0][0] <= oldest:
-                self._pop(size, 0)
+                shelf.popleft()
+        self._free = {size: shelf for size, shelf in self._free.items() if shelf}
         self._lent = [lent for lent in self._lent if lent[0] > oldest]
         dropped.reverse()  # the newest last: it may still be in a cache, and is taken first
         while dropped:
@@ -240,17 +252,9 @@ class Pool:
 
     def _left_over(self, size: int) -> np.ndarray[Any, Any] | None:
         """The best of the buffers that nobody uses."""
-        shelf = self._free.get(size)
-        if shelf is not None:  # `_pop`, in fewer steps
-            memory = shelf.pop()[1]
-            if not shelf:
-                del self._free[size]
-            self.nbytes -= size
-            return memory
-        if self._free:
-            larger = [other for other in self._free if size < other <= 2 * size]
-            if larger:
-                return self._pop(min(larger), -1)
+        sizes = [free for free, shelf in self._free.items() if shelf and size <= free <= 2 * size]
+        if sizes:
+            return self._free[min(sizes)].pop()[1]
         if not self._lent:
             return None
         fitting = [
@@ -262,21 +266,13 @@ class Pool:
 
     def _keep(self, memory: np.ndarray[Any, Any]) -> None:
         self._free.setdefault(memory.nbytes, deque()).append((self._version, memory))
-        self.nbytes += memory.nbytes
-
-    def _pop(self, size: int, index: int) -> np.ndarray[Any, Any]:
-        shelf = self._free[size]
-        memory = (shelf.popleft() if index == 0 else shelf.pop())[1]
-        if not shelf:
-            del self._free[size]
-        self.nbytes -= size
-        return memory
 
     def _shed(self) -> None:
         """Give back what is above the allowance, of the oldest versions first."""
-        allowance = self._peaks.allowance
-        while self.nbytes and self.nbytes + self._in_use > allowance:
-            self._pop(min(self._free, key=lambda size: self._free[size][0][0]), 0)
+        excess = self.nbytes + self._in_use - self._peaks.allowance
+        while excess > 0 and (shelves := [shelf for shelf in self._free.values() if shelf]):
+            oldest = min(shelves, key=lambda shelf: shelf[0][0])
+            excess -= oldest.popleft()[1].nbytes
 
     def _replace_lent(self, nbytes: int) -> None:
         """Forget as much as is about to be lent, of what users have released."""

@@ -76,17 +76,15 @@ class Waiter:
             Interrupted: the waker is set.
         """
         may_spin = spins < self.spins and not self._waker.is_set
-        if may_spin and (spins % CLOCK_EVERY or self._may_spin(spins)):
+        if may_spin and spins % CLOCK_EVERY == 0:
+            now = time.monotonic()
+            if spins == CLOCK_EVERY:
+                self._spins_until = now + SPIN_LIMIT_S
+            may_spin = now < self._spins_until
+        if may_spin:
             let_others_run()
         else:
             self.wait(receiving, sending)
-
-    def _may_spin(self, spins: int) -> bool:
-        """The tries since the clock was first read have taken little time."""
-        now = time.monotonic()
-        if spins == CLOCK_EVERY:
-            self._spins_until = now + SPIN_LIMIT_S
-        return now < self._spins_until
 
     def _new_poll(self) -> "select.poll":  # quoted, for systems that have none
         poll = select.poll()
