@@ -1,9 +1,11 @@
 """A tracker in a thread: what it leaves, and what its thread is asked."""
 
+import math
 import os
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
+import numpy as np
 import pytest
 
 import ftcomm
@@ -30,6 +32,14 @@ def test_an_error_may_be_the_reason_why_a_worker_is_given_up() -> None:
         tracker.give_up(1, ValueError("no machine"))
         with pytest.raises(ftcomm.RankLostError, match=r"^no machine"):
             tracker.wait()
+
+
+@pytest.mark.parametrize("timeout", [math.nan, math.inf, 10**400, -1, "5", True])
+def test_a_timeout_that_is_no_number_of_seconds_is_refused(timeout: Any) -> None:
+    with ftcomm.Tracker(2) as tracker:
+        with pytest.raises(ftcomm.ConfigError, match=r"^timeout is "):
+            tracker.wait(timeout)
+        assert not tracker.wait(np.float32(0))
 
 
 @pytest.mark.timeout(30)  # the thread was asked for ever

@@ -3,10 +3,12 @@
 import contextlib
 import difflib
 import inspect
+import math
 import os
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,25 @@ def checked_workers(workers: object) -> int:
     if not 1 <= workers <= MAX_WORLD_SIZE:
         raise ConfigError(f"workers is {workers}: a job has 1 to {MAX_WORLD_SIZE} workers")
     return workers
+
+
+def checked_timeout(timeout: object) -> float | None:
+    """Return `timeout` in seconds, as far as a lock can wait; None for no limit.
+
+    Raises:
+        ConfigError: it is not a number of seconds, below 0 or not finite.
+    """
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, Real):
+        raise ConfigError(f"timeout is {timeout!r}, must be a number of seconds")
+    try:
+        seconds = float(timeout)
+    except OverflowError:  # an int that no float is near
+        seconds = math.inf
+    if not 0 <= seconds < math.inf:
+        raise ConfigError(f"timeout is {seconds}, must be 0 or more, finite; None is no limit")
+    return min(seconds, threading.TIMEOUT_MAX)
 
 
 def checked_settings(given: object) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from ftcomm_tracker.core.events import GivenUp, StopAsked
 from ftcomm_tracker.embedding.arguments import (
     checked_path,
     checked_settings,
+    checked_timeout,
     checked_workers,
     naming_arguments,
 )
@@ -116,12 +117,13 @@ class Tracker:
         """Wait until it is decided how the job ends; False if `timeout` seconds pass before.
 
         Raises:
+            ConfigError: `timeout` is no number of seconds.
             JobStoppedError: the ``with`` block has ended before the job.
             FtcommError: the job has failed, by the error that every rank raises; or the tracker
                 has.
         """
         thread = self._serving
-        if not thread.over.wait(timeout):
+        if not thread.over.wait(checked_timeout(timeout)):
             return False
         if thread.failure is not None:
             raise thread.failure
