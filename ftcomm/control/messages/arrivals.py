@@ -9,7 +9,7 @@ from ftcomm.control.messages.message_head import HeadFields, MessageHead
 from ftcomm.control.messages.message_parser import ParsedMessage
 from ftcomm.errors import ProtocolError
 from ftcomm.memory.message_value import ENTRY_BYTES, MessageValue
-from ftcomm.memory.pool import Array, Pool, dtype_from_wire, stored_from_wire
+from ftcomm.memory.pool import Array, dtype_from_wire, stored_from_wire
 from ftcomm.protocol.link_messages import Content
 from ftcomm.recovery.messages.message_exchange import MessageArrived
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 # From here on a message that is waited for is received where its user wants it: a copy costs more
 # than to look.
 DIRECT_BYTES = 1 << 16
+# Below, the allocator is faster than the pool, which needs the lock: most of these messages are
+# copied to their user's array at once, and dropped.
+ALLOCATED_BYTES = 1 << 19
 _BYTES = np.dtype(np.uint8)
 
 
@@ -43,13 +46,13 @@ class Arrivals:
             limit = hub.settings.log_limit
             self._dtype = dtype_from_wire(fields.dtype, fields.shape, nbytes, limit)
             self._fields = fields
-        if nbytes < Pool.MIN_LENT_BYTES:
-            return np.empty(nbytes, np.uint8)  # as the pool does, which needs the lock
         if fields.content != Content.OBJECT and nbytes >= DIRECT_BYTES:
             place = hub.receives.place_for(self._source, head, self._dtype)
             if place is not None:
                 return place
         try:
+            if nbytes < ALLOCATED_BYTES:
+                return np.empty(nbytes, np.uint8)
             with hub.lock:
                 return hub.pool.lend(nbytes, _BYTES)
         except MemoryError as error:
