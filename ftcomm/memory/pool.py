@@ -213,6 +213,8 @@ class Pool:
             return
         if base.base is not None:  # None: its memory is its own
             return
+        if base.ndim != 1 or not base.flags.writeable:  # a user's, sent with copy=False
+            return
         size = base.nbytes
         self._in_use = self._in_use - size if self._in_use > size else 0
         if references != _UNSHARED:

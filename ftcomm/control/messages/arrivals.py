@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 # From here on a message that is waited for is received where its user wants it: a copy costs more
 # than to look.
 DIRECT_BYTES = 1 << 16
-# Below, the allocator is faster than the pool, which needs the lock: most of these messages are
-# copied to their user's array at once, and dropped.
-ALLOCATED_BYTES = 1 << 19
+# Below, the allocator is faster than the pool, which needs the lock.  Of more, it returns to the
+# system what is dropped at once, and a step's messages would take fresh pages.
+ALLOCATED_BYTES = 1 << 17
 _BYTES = np.dtype(np.uint8)
 
 

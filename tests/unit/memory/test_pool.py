@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,30 @@ def test_a_small_part_of_somebody_else_s_memory_is_not_taken() -> None:
     foreign = [LoggedResult(np.zeros(16 * COUNT, np.uint8)[: 4 * COUNT].view(F32), (COUNT,))]
     pool.give(foreign.pop())
     assert pool.nbytes == 0
+
+
+def read_only(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    array.flags.writeable = False
+    return array
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: np.zeros((4, COUNT), np.uint8).reshape(-1),
+        lambda: read_only(np.zeros(4 * COUNT, np.uint8)).view(F32),
+    ],
+    ids=["of two dimensions", "read-only"],
+)
+def test_memory_of_a_user_that_is_no_writable_row_of_bytes_is_not_taken(
+    make: Callable[[], Any],
+) -> None:
+    pool = Pool()
+    sent = [LoggedResult(make(), (4 * COUNT,))]
+    pool.give(sent.pop())
+    taken = pool.take(COUNT, F32)
+    taken[:] = 1
+    assert taken.shape == (COUNT,)
 
 
 def test_nothing_is_taken_again_where_references_are_not_counted_exactly(
