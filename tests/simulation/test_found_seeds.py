@@ -106,3 +106,8 @@ def test_what_an_earlier_attempt_had_stored_is_no_word_about_the_next_one() -> N
 def test_a_launcher_that_was_told_of_an_end_starts_no_worker_for_a_rebuilt_job() -> None:
     """A process that had been stopped woke up behind the end, and its job was rebuilt from it."""
     assert Simulation(271000022854).run().fatal_decision == "finished"
+
+
+def test_a_replaced_process_that_comes_first_is_not_believed() -> None:
+    """The operator had named the lost of a newer plan, whose other member came later."""
+    assert Simulation(548968329624).run().fatal_decision == "JobLostError"

@@ -76,11 +76,14 @@ def incarnations_grow(case: Case) -> Iterator[RuleViolation]:
 
 def _was_unknown(case: Case, known: int, rebuilt: int) -> bool:
     """Nobody of epoch `rebuilt` had the plan of epoch `known`, and a journal was lost between."""
-    if rebuilt - known < EPOCH_GAP:
-        return False
-    return not any(
-        plan.event.epoch == known for record, _ in case.plans[rebuilt] for plan in record.plans
-    )
+    before = {
+        plan.event.epoch
+        for record, _ in case.plans[rebuilt]
+        for plan in record.plans
+        if plan.event.epoch < rebuilt
+    }
+    # The gap is above what these had heard of, which need not be the newest plan.
+    return rebuilt - max(before, default=0) >= EPOCH_GAP and known not in before
 
 
 def in_its_epoch(case: Case) -> Iterator[RuleViolation]:

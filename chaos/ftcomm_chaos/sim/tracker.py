@@ -85,6 +85,7 @@ class SimulatedTracker:
         self.hears = ""  # the attempt whose members are heard before the next one begins
         self.has_heard = False  # all that came: the next one begins
         self.lost: frozenset[str] = frozenset()  # workers of which the operator confirms the loss
+        self.plan_epoch = 0  # of the plan of which they are members
         self.final_version = -1  # the highest that any journal of the job had
         self.closed_at = (
             0.0  # when it heard that all have closed, or began with a journal that says so
@@ -217,7 +218,9 @@ class SimulatedTracker:
             until = self.world.now + self.sim.settings.reattach_within
             store = KnownStore(self.hears, until)
             return Rebuild(self._nonce, size, store=store)
-        return Rebuild(self._nonce, size, self.lost, is_asked=True) if self.rebuilds else None
+        if not self.rebuilds:
+            return None
+        return Rebuild(self._nonce, size, self.lost, self.plan_epoch, is_asked=True)
 
     def accept(self, process: "SimulatedProcess") -> bool:
         """A worker dials; False while nobody listens, or something refuses it."""
@@ -293,7 +296,8 @@ class SimulatedTracker:
         if self._lost_decision is not None:
             self.lost_decisions.append(self._lost_decision)
         self.journal = Durable.fresh("unknown", self.sim.world_size, self.sim.settings.to_wire())
-        self.number, self.disk_lost, self.lost = 0, True, frozenset()
+        self.number, self.disk_lost = 0, True
+        self.lost, self.plan_epoch = frozenset(), 0
         # Without a store there is one way; with one it can be given again on an empty directory.
         self.rebuilds = not self.sim.disks or self.world.chance(BY_REBUILD)
         self.world.after(OPERATOR_EVERY_S, self._operate)
@@ -314,12 +318,19 @@ class SimulatedTracker:
             self.sim.counters["no member left"] += 1
             self.hear(StopAsked("no member is left that knows the job"))
             return
+        if self.plan_epoch > max(process.core.view.epoch for process in members):
+            self.sim.counters["older plans asked for"] += 1
+            self.lost, self.plan_epoch = frozenset(), 0
+            self.crash()
+            return
         missing = rebuild.missing_members()
         nonces = {process.core.contact.identity.nonce for process in members}
         if missing and not any(entry.nonce in nonces for entry in missing):
             dead = {entry.worker_id for entry in missing}
             self.sim.counters["losses confirmed"] += 1
-            self.lost |= dead
+            epoch = rebuild.newest_answer()[0].epoch
+            self.lost = self.lost | dead if epoch == self.plan_epoch else frozenset(dead)
+            self.plan_epoch = epoch
             self.rebuilds = True
             self.crash()
             for worker_id in sorted(dead):

@@ -148,7 +148,7 @@ def test_with_a_member_missing_it_waits_and_says_what_to_do() -> None:
     assert notes[-1] == (
         "the job's journal is not here, and worker w2 of job old has not come; if it is lost and"
         " the job's old tracker has ended for certain, start this one again with --rebuild --lost"
-        " w2"
+        " w2 --plan-epoch 7"
     )
     assert scenario.roster.snapshot(30.0)["rebuild"]["missing"] == ["w2"]
     assert scenario.journalled == Durable.fresh("new", 3)
@@ -160,6 +160,28 @@ def test_the_operator_confirms_the_loss_of_a_member() -> None:
     assert names(sent) == [(1, "Welcome"), (2, "Welcome"), (1, "Revoke"), (2, "Revoke")]
     assert scenario.journalled.epoch == 1008
     assert names(scenario.joined(3, hello("w2", "b"))) == [(3, "Welcome"), (3, "Revoke")]
+
+
+def test_a_replaced_process_is_not_taken_for_a_member_of_the_plan_that_was_meant() -> None:
+    """It was stopped and comes first. The operator has seen the plan in which another one is."""
+    scenario = rebuilding(lost=frozenset({"w2"}), plan_epoch=8)
+    assert come(scenario, 0, 1, 2) == []
+    assert scenario.roster.snapshot(0.0)["rebuild"]["needs"] == (
+        "no member of the plan of epoch 8 has come, only of epoch 7; if all of them are lost,"
+        " start this tracker again with --rebuild alone"
+    )
+    entries = (ENTRIES[0], RosterEntry("w1", 2, b"w1-b", "h", True), ENTRIES[2])
+    scenario.joined(4, member(1, nonce=b"w1-b", incarnation=2, plan_epoch=8, revoke_epoch=8))
+    sent = names(scenario.said(4, known(epoch=8, entries=entries)))
+    assert (2, "Fenced") in sent
+    assert (4, "Welcome") in sent
+
+
+def test_a_loss_is_confirmed_for_the_members_of_one_plan() -> None:
+    """In a newer plan the same worker is another process, which nobody has taken for lost."""
+    scenario = rebuilding(lost=frozenset({"w2"}), plan_epoch=6)
+    assert come(scenario, 0, 1) == []
+    assert scenario.roster.snapshot(0.0)["rebuild"]["missing"] == ["w2"]
 
 
 def test_another_process_of_a_member_is_not_that_member() -> None:

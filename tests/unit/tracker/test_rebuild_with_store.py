@@ -295,4 +295,6 @@ def test_status_says_what_is_awaited() -> None:
     assert alone.startswith("members of run7.2 may live; if none comes")
     come(scenario, 0)
     missing = scenario.roster.snapshot(0.0)["rebuild"]["needs"]
-    assert missing.endswith("--lost w1; without it the next attempt begins from the store")
+    assert missing.endswith(
+        "--lost w1 --plan-epoch 7; without it the next attempt begins from the store"
+    )

@@ -208,6 +208,12 @@ def main() -> None:
     " ended.",
 )
 @click.option(
+    "--plan-epoch",
+    type=click.IntRange(1),
+    help="With --lost: epoch of the newest plan, as the waiting tracker says it with the ids. Who"
+    " knows older plans alone may have been replaced, and is not believed.",
+)
+@click.option(
     "--standby",
     is_flag=True,
     help="Two trackers, on two hosts, for one job: each is started with this option and the same"
@@ -403,7 +409,7 @@ async def _supervise(
 
 
 _PLACE = ("world_size", "host", "port", "token_file", "state_dir")
-_NOT_SETTINGS = (*_PLACE, "take_over", "rebuild", "lost", "resume", "standby")
+_NOT_SETTINGS = (*_PLACE, "take_over", "rebuild", "lost", "plan_epoch", "resume", "standby")
 
 
 def _serve_options(given: dict[str, Any]) -> ServeOptions:
@@ -419,6 +425,7 @@ def _serve_options(given: dict[str, Any]) -> ServeOptions:
         take_over=given.get("take_over", False),
         rebuild=given.get("rebuild", False),
         lost=tuple(name for name in lost if name),
+        plan_epoch=given.get("plan_epoch") or 0,
         resume=given["resume"],
         standby=given.get("standby", False),
         settings=settings,

@@ -64,6 +64,7 @@ class ServeOptions:
         rebuild: the journal is lost; the job is taken up from what its workers know.
         lost: with `rebuild`, ids of workers that are lost with it; the operator confirms that
             the old tracker has ended.
+        plan_epoch: with `lost`, of the newest plan, whose members are meant; 0 for any.
         takes_up: False where the workers cannot have outlived the last tracker, as under `run`:
             a job of theirs that had begun is lost, and is refused, unless it has a store.
         own_store: a new job that is given no store has one in its state directory.
@@ -81,6 +82,7 @@ class ServeOptions:
     take_over: bool = False
     rebuild: bool = False
     lost: tuple[str, ...] = ()
+    plan_epoch: int = 0
     takes_up: bool = True
     own_store: bool = False
     resume: str = "auto"
@@ -155,7 +157,8 @@ async def open_job(options: ServeOptions) -> OpenJob:
     nonce, now = secrets.token_bytes(NONCE_BYTES), trio.current_time()
     rebuild: Rebuild | None = None
     if options.rebuild:
-        rebuild = Rebuild(nonce, options.world_size, frozenset(options.lost), is_asked=True)
+        lost, plan_epoch = frozenset(options.lost), options.plan_epoch
+        rebuild = Rebuild(nonce, options.world_size, lost, plan_epoch, is_asked=True)
     elif begun.facts is None:
         standby = Standby(now, floor=journal.generation)
         rebuild = Rebuild(nonce, durable.world_size, standby=standby)
@@ -278,6 +281,8 @@ def _check_rebuild(options: ServeOptions) -> None:
             "--rebuild with --standby: with a store that has the job's epochs nothing is rebuilt",
             remedy="leave --rebuild out",
         )
+    if options.plan_epoch and not options.lost:
+        raise ConfigError("--plan-epoch without --lost", remedy="give both, or none")
     if not options.rebuild:
         if options.lost:
             raise ConfigError("--lost without --rebuild", remedy="give both, or none")

@@ -59,6 +59,7 @@ class Rebuild:
         tracker: tells this tracker from others that take the same generation.
         world_size: number of workers that the operator has given; None for none.
         lost: worker ids of members that are lost; the operator confirms that the old tracker ended.
+        plan_epoch: of the plan whose members they are, 0 for any; an older one is not believed.
         is_asked: the operator has asked for it; else a worker that knows a plan has come.
         generation: the one that this tracker asks in.
         waiting: by connection, the hello of a worker that is not admitted yet.
@@ -73,6 +74,7 @@ class Rebuild:
     tracker: bytes
     world_size: int | None = None
     lost: frozenset[str] = frozenset()
+    plan_epoch: int = 0
     is_asked: bool = False
     generation: int = 1
     waiting: dict[int, Hello] = field(default_factory=dict)
@@ -157,13 +159,17 @@ class Rebuild:
 
     def missing_members(self) -> list[RosterEntry]:
         """The processes that have not answered, as the newest plan names them."""
+        newest = self.newest_answer()
         here = {(hello.worker_id, hello.nonce) for hello in self._answered()}
+        # In a newer plan than the operator has seen these ids may be of other processes.
+        is_of_plan = bool(newest) and self.plan_epoch in (0, newest[0].epoch)
+        lost = self.lost if is_of_plan else frozenset[str]()
         return [
             entry
-            for entry in _entries(self.newest_answer())
+            for entry in _entries(newest)
             if entry.present
             and (entry.worker_id, entry.nonce) not in here
-            and entry.worker_id not in self.lost
+            and entry.worker_id not in lost
         ]
 
     def _answered(self) -> Iterable[Hello]:
@@ -191,7 +197,7 @@ class Rebuild:
     def decide(self) -> Rebuilt | None:
         """The job as its workers know it; None while somebody is missing."""
         newest = self.newest_answer()
-        if not newest or self.missing() or self.contradiction():
+        if not newest or self.missing() or self.contradiction() or self._has_only_older_plans():
             return None
         job, entries = newest[0], _entries(newest)
         hellos = self.waiting.values()
@@ -222,6 +228,14 @@ class Rebuild:
         settings = JobSettings.from_wire(job.settings)
         return Rebuilt(self.generation, durable, settings, lost, tuple(sorted(old)), job.frontier)
 
+    def _has_only_older_plans(self) -> bool:
+        """True if no member of the plan has come of which the operator has named the lost.
+
+        A process that was stopped, and replaced, may come first.  Its plan has other members.
+        """
+        newest = self.newest_answer()
+        return bool(newest) and newest[0].epoch < self.plan_epoch
+
     def _incarnations(self, entries: list[RosterEntry]) -> tuple[tuple[str, int], ...]:
         """The newest incarnations: those of the roster, and of workers here that it leaves out."""
         numbers: dict[str, int] = {}
@@ -243,6 +257,12 @@ class Rebuild:
         """Say in words why the job does not go on yet, and what to do."""
         if contradiction := self.contradiction():
             return f"{contradiction}; end the process of the worker that is wrong"
+        if self._has_only_older_plans():
+            return (
+                f"no member of the plan of epoch {self.plan_epoch} has come, only of epoch"
+                f" {self.newest_answer()[0].epoch}; if all of them are lost, start this tracker"
+                " again with --rebuild alone"
+            )
         missing = self.missing()
         if not missing:
             return self.store.needs or "no worker has come that knows the job's plan"
@@ -251,7 +271,7 @@ class Rebuild:
         lost = (
             f"worker {names}{more} of job {self.job_id} has not come; if it is lost and the job's"
             f" old tracker has ended for certain, start this one again with --rebuild --lost"
-            f" {','.join(missing[:MAX_NAMED])}"
+            f" {','.join(missing[:MAX_NAMED])} --plan-epoch {self.newest_answer()[0].epoch}"
         )
         if self.is_asked:
             return lost
