@@ -1,5 +1,6 @@
 """A tracker in a thread: what it leaves, and what its thread is asked."""
 
+import datetime as dt
 import math
 import os
 from pathlib import Path
@@ -40,6 +41,7 @@ def test_a_timeout_that_is_no_number_of_seconds_is_refused(timeout: Any) -> None
         with pytest.raises(ftcomm.ConfigError, match=r"^timeout is "):
             tracker.wait(timeout)
         assert not tracker.wait(np.float32(0))
+        assert not tracker.wait(dt.timedelta())
 
 
 @pytest.mark.timeout(30)  # the thread was asked for ever

@@ -401,6 +401,14 @@ def test_why_a_worker_is_given_up_is_in_the_error_of_all(script_failed: bool, er
     ] * 2
 
 
+def test_giving_up_a_worker_without_a_rank_is_said_and_changes_nothing() -> None:
+    """It is a spare, or its id is wrong."""
+    scenario = running()
+    effects = scenario.tell(GivenUp("w7", "no machine"))
+    assert effects == [Note("info", "worker w7 is given up (no machine); it has no rank")]
+    assert scenario.roster.state is JobState.RUNNING
+
+
 def test_one_that_nobody_will_start_again_is_not_waited_for() -> None:
     scenario = running()
     scenario.tell(ConnLost(2, "reset"))

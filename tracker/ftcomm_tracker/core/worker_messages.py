@@ -408,7 +408,11 @@ def on_given_up(group: GroupState, given_up: GivenUp) -> None:
     rank = group.durable.rank_of(given_up.worker_id)
     if rank is None and not group.durable.places:
         rank = -1
-    if rank is None or rank in group.durable.closed_ranks or group.state is JobState.OVER:
+    if group.state is JobState.OVER or rank in group.durable.closed_ranks:
+        return
+    if rank is None:  # of a spare, or of nobody
+        text = f"worker {given_up.worker_id} is given up ({given_up.reason}); it has no rank"
+        group.note("info", text)
         return
     error = "ScriptFailedError" if given_up.script_failed else "RankLostError"
     end_with_error(group, error, given_up.reason, group.members.progress(), rank)

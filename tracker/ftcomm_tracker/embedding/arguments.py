@@ -1,6 +1,7 @@
 """Arguments of `Tracker` and `launch`: checked before anything is started."""
 
 import contextlib
+import datetime as dt
 import difflib
 import inspect
 import math
@@ -43,12 +44,16 @@ def checked_timeout(timeout: object) -> float | None:
     """Return `timeout` in seconds, as far as a lock can wait; None for no limit.
 
     Raises:
-        ConfigError: it is not a number of seconds, below 0 or not finite.
+        ConfigError: it is neither a number of seconds nor a timedelta, below 0 or not finite.
     """
     if timeout is None:
         return None
+    if isinstance(timeout, dt.timedelta):
+        timeout = timeout.total_seconds()
     if isinstance(timeout, bool) or not isinstance(timeout, Real):
-        raise ConfigError(f"timeout is {timeout!r}, must be a number of seconds")
+        raise ConfigError(
+            f"timeout is {timeout!r}, must be a number of seconds or a datetime.timedelta"
+        )
     try:
         seconds = float(timeout)
     except OverflowError:  # an int that no float is near

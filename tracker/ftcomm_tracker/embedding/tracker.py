@@ -1,5 +1,6 @@
 """`Tracker`: the tracker of a job whose workers are started by others, in this process."""
 
+import datetime as dt
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -113,11 +114,14 @@ class Tracker:
         """
         return self._serving.ask(self._job.server.snapshot) or self._serving.last
 
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is decided how the job ends; False if `timeout` seconds pass before.
+    def wait(self, timeout: float | dt.timedelta | None = None) -> bool:
+        """Wait until it is decided how the job ends; False if `timeout` passes before.
+
+        Args:
+            timeout: seconds or a timedelta; None for no limit.
 
         Raises:
-            ConfigError: `timeout` is no number of seconds.
+            ConfigError: `timeout` is neither.
             JobStoppedError: the ``with`` block has ended before the job.
             FtcommError: the job has failed, by the error that every rank raises; or the tracker
                 has.
@@ -135,7 +139,10 @@ class Tracker:
         return True
 
     def give_up(self, worker_id: object, reason: object) -> None:
-        """Say that nobody starts this worker again: the job ends, and does not wait for it."""
+        """Say that nobody starts this worker again: the job ends, and does not wait for it.
+
+        The tracker's log says so where no worker of that id has a rank.
+        """
         server = self._job.server
         self._serving.ask(lambda: server.post(GivenUp(str(worker_id), str(reason))))
 
