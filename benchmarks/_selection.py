@@ -52,7 +52,7 @@ def headline_table(lines: list[Line], recoveries: list[Line]) -> str:
         [
             "recovery from a killed worker, 4 ranks",
             f"{kill['p50']:.0f} ms, with a spare {spare['p50']:.0f} ms",
-            f"starting Python and importing numpy: {python['p50']:.0f} ms",
+            f"start of Python with numpy, trio, ftcomm: {python['p50']:.0f} ms",
         ],
         ["recovery from a reset connection, 4 ranks", f"{link['p50']:.0f} ms", "no restart"],
     ]

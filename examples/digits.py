@@ -1,6 +1,6 @@
 """A small neural network learns to read handwritten digits, on several workers.
 
-    pip install "ftcomm[examples]"
+    pip install '.[examples]'
     python examples/digits.py                                     # alone
     ftcomm-tracker run -n 4 python examples/digits.py          # four workers
 

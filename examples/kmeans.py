@@ -1,6 +1,6 @@
 """k-means: sorts handwritten digits into heaps without being told what they are.
 
-    pip install "ftcomm[examples]"
+    pip install '.[examples]'
     python examples/kmeans.py                                     # alone
     ftcomm-tracker run -n 4 python examples/kmeans.py          # four workers
 

@@ -90,9 +90,10 @@ class TaskEngine:
 
     A variable is what `var` gives, or an array, known by its identity: another view of the same
     memory is another variable.  A task may use nothing that it does not name.  Functions run on
-    other threads, so they may not call the engine or the communicator, and what they raise
-    skips the tasks that use what they mutate, and those that use what these mutate.  The
-    error is raised by `wait`, or by `wait_for` of such a variable.
+    other threads: they may send and receive messages, but may not call the engine, and may not make
+    collectives or checkpoints.  What they raise skips the tasks that use what they mutate, and
+    those that use what these mutate.  The error is raised by `wait`, or by `wait_for` of such a
+    variable.
 
     Ctrl-C in a `push` leaves open whether the function was pushed.  A collective was not, or the
     communicator is over.
