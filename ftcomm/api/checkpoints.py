@@ -65,11 +65,12 @@ class Checkpoints:
                 )
                 self._begin_version(request.kind)
                 self._keep_lazy(payload.state)
+                seconds = time.perf_counter() - began
+                session.call_stats.add(request.kind, payload.nbytes, seconds)
             except BaseException as error:
                 session.give_up(error)
                 raise
-            session.call_stats.add(request.kind, payload.nbytes, time.perf_counter() - began)
-            return version
+            return version  # nothing is called from here on, where Ctrl-C would lose it
 
     def load(
         self, default: Any, local_default: tuple[()] | tuple[Any], deadline: Duration | None
@@ -99,11 +100,13 @@ class Checkpoints:
                 self.restored_from = "memory" if version else "default"
                 local = engine.local_state(version)
                 own = [unpack_state(raw if local is None else local) for raw in packed]
+                restored = RestoredLocal(version, state, *own) if own else Restored(version, state)
+                nbytes, seconds = len(checkpoint.value), time.perf_counter() - began
+                session.call_stats.add(request.kind, nbytes, seconds)
             except BaseException as error:
                 session.give_up_if_past(before, error)
                 raise
-            session.call_stats.add(request.kind, len(checkpoint.value), time.perf_counter() - began)
-            return RestoredLocal(version, state, *own) if own else Restored(version, state)
+            return restored  # likewise
 
     def known_version(self) -> int | None:
         """The version that a load would give; see `Communicator.peek_checkpoint`."""

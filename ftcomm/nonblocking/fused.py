@@ -12,7 +12,7 @@ from ftcomm.config.deadline import Limit
 from ftcomm.config.plurals import counted
 from ftcomm.memory.pool import Array
 from ftcomm.nonblocking.buckets import Bucket, cut
-from ftcomm.nonblocking.handle import Handle
+from ftcomm.nonblocking.handle import Handle, QueuedCall
 from ftcomm.nonblocking.nonblocking_calls import NonblockingCalls
 from ftcomm.requests.arguments import as_elements, check_out
 from ftcomm.requests.call_site import passes_on
@@ -46,41 +46,59 @@ class BucketedCalls:
         _check_outs(out, parts)
         members = cut([(flat.nbytes, flat.dtype.str) for flat, _ in parts], most)
         buckets = [Bucket([parts[number] for number in numbers]) for numbers in members]
-        found: list[Any] = [None] * len(parts)
-        for numbers, results in zip(members, self._combine(buckets, options, limit), strict=True):
-            for number, result in zip(numbers, results, strict=True):
-                found[number] = result
-        if out is None:
-            return [as_number(x, result) for x, result in zip(arrays, found, strict=True)]
-        for place, result in zip(out, found, strict=True):
-            place[...] = result
-        return list(out)
+        calls: list[QueuedCall[Result]] = []
+        with self._nonblocking.queue.one_user():
+            try:
+                combined = self._combine(buckets, options, limit, calls)
+                found: list[Any] = [None] * len(parts)
+                for numbers, results in zip(members, combined, strict=True):
+                    for number, result in zip(numbers, results, strict=True):
+                        found[number] = result
+                return _handed_out(arrays, found, out)
+            except BaseException as error:
+                if _may_be_lost(calls, error):
+                    self._session.give_up(error)
+                raise
 
     def _combine(
-        self, buckets: Sequence[Bucket], options: CallOptions, limit: Limit | None
+        self,
+        buckets: Sequence[Bucket],
+        options: CallOptions,
+        limit: Limit | None,
+        calls: list[QueuedCall[Result]],
     ) -> list[list[Result]]:
-        """Each bucket's parts, combined."""
+        """Each bucket's parts, combined; `calls` gets what is placed, each before it is."""
         nonblocking = self._nonblocking
-        handles: list[Handle[Result]] = []
 
         def built(flat: Array, out: Result | None) -> Submission[Result]:
             return self._calls.allreduce(flat, options, out, copy=True)
 
-        with nonblocking.queue.one_user():
-            for bucket in buckets:
-                built(bucket.flat[:0], None)  # all mistakes, before the first is under way
-            try:
-                for bucket in buckets:
-                    bucket.pack()
-                    submission = built(bucket.flat, bucket.flat if bucket.is_shared else None)
-                    call = nonblocking.place(nonblocking.queued(submission, limit))
-                    handles.append(Handle(call, nonblocking.queue))
-                results = [handle.wait() for handle in handles]
-            except BaseException as error:
-                if not all(handle.done() for handle in handles):  # Ctrl-C: results would be lost
-                    self._session.give_up(error)
-                raise
+        for bucket in buckets:
+            built(bucket.flat[:0], None)  # all mistakes, before the first is under way
+        for bucket in buckets:
+            bucket.pack()
+            submission = built(bucket.flat, bucket.flat if bucket.is_shared else None)
+            calls.append(nonblocking.queued(submission, limit))
+            nonblocking.place(calls[-1])
+        results = [Handle(call, nonblocking.queue).wait() for call in calls]
         return [bucket.unpack(result) for bucket, result in zip(buckets, results, strict=True)]
+
+
+def _handed_out(
+    arrays: Sequence[Any], found: Sequence[Result], out: Sequence[Result] | None
+) -> list[Result]:
+    if out is None:
+        return [as_number(x, result) for x, result in zip(arrays, found, strict=True)]
+    for place, result in zip(out, found, strict=True):
+        place[...] = result
+    return list(out)
+
+
+def _may_be_lost(calls: Sequence[QueuedCall[Result]], error: BaseException) -> bool:
+    """Tell whether results would be lost: some were not waited for, or Ctrl-C came behind."""
+    placed = [call for call in calls if call.has_place]
+    cut_short = not isinstance(error, Exception)
+    return bool(placed) and (cut_short or not all(call.is_done for call in placed))
 
 
 def _checked_bytes(bucket_bytes: Any) -> int:

@@ -55,7 +55,9 @@ class NonblockingCalls:
         """Build a call and put it into the queue."""
         with self.queue.one_user():
             call = self.queued(build(*arguments, **options))
-            return Handle(self.place(call), self.queue)
+            handle = Handle(call, self.queue)
+            self.place(call)  # last: Ctrl-C behind it finds a caller that has the handle
+            return handle
 
     def queued(self, submission: Submission[R], whole: Limit | None = None) -> QueuedCall[R]:
         """A call that runs `submission`; `whole` is the limit of what it is a part of."""

@@ -15,7 +15,10 @@ from ftcomm import communicator
 from ftcomm.api import call_guard, checkpoints, collectives, persistent_calls, session
 from ftcomm.errors import ClosedError, ThreadLimitError
 from ftcomm.nonblocking import (
+    buckets,
     dependencies,
+    fused,
+    handle,
     message_handles,
     nonblocking_calls,
     queue,
@@ -38,7 +41,7 @@ PATH = (
     task_engine,
     task_arguments,
 )
-PATH += (dependencies, queue, threads, call_guard)
+PATH += (dependencies, queue, threads, call_guard, handle)
 OTHER = np.ones(3)
 WITHIN_S = 60.0  # a hang is a failure; nothing here takes a second
 
@@ -123,6 +126,56 @@ def test_an_nonblocking_call_cut_short_can_be_made_again_or_this_process_has_end
             assert comm.seqno == reached + 3
             comm.close()
     assert min(called, lost) > 0
+
+
+def test_bucketed_arrays_cut_short_can_be_combined_again_or_this_process_has_ended() -> None:
+    """Ctrl-C may come behind the last bucket, when the results are put into place."""
+    called = lost = 0
+    x = [np.ones(3), np.ones((2, 2))]
+    for number in places():
+        comm = ftcomm.init("none")
+        reached, out = comm.seqno, [np.zeros(3), np.zeros((2, 2))]
+        call = functools.partial(comm.bucketed, x, out=out)
+        if not interrupted(call, number, *PATH, buckets, fused, where=BY_SIGNAL):
+            comm.close()
+            break
+        requests = comm._nonblocking.queue
+        with requests._lock:
+            assert requests._changed.wait_for(requests._is_idle, WITHIN_S)
+        try:
+            comm.barrier()
+        except ClosedError:
+            lost += 1
+        else:
+            called += 1
+            assert comm.seqno == reached + 1
+            comm.close()
+    assert min(called, lost) > 0
+
+
+@pytest.mark.parametrize("loads", [True, False], ids=["load", "checkpoint"])
+def test_a_checkpoint_cut_short_can_be_made_again_or_this_process_has_ended(loads: bool) -> None:
+    """Ctrl-C may come behind its commit, when the version is about to be returned."""
+    gone_on = lost = 0
+    for number in places():
+        comm = ftcomm.init("none")
+        state, call = np.zeros(2), comm.load_checkpoint
+        if not loads:
+            comm.load_checkpoint(state)
+            call = comm.checkpoint  # type: ignore[assignment] # it returns something else
+        before = comm.position
+        if not interrupted(lambda c=call, s=state: c(s), number, *PATH, where=BY_SIGNAL):
+            comm.close()
+            break
+        try:
+            comm.peek_checkpoint() if loads else comm.barrier()
+        except ClosedError:
+            lost += 1
+        else:
+            gone_on += 1
+            assert comm.position.version == before.version
+            comm.close()
+    assert min(gone_on, lost) > 0
 
 
 @pytest.mark.parametrize("is_pending", [True, False])
