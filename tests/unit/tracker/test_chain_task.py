@@ -1,5 +1,6 @@
 """Records that a tracker puts: a version whose objects are gone holds up no other record."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,9 @@ import trio
 from ftcomm.durable.chain import Chain
 from ftcomm.durable.chain_state import chain_state
 from ftcomm.durable.directory_store import DirectoryStore
+from ftcomm.durable.garbage import DATA
 from ftcomm.durable.records import VersionRecord
+from ftcomm.durable.store import StoreError
 from ftcomm.protocol.durable.store_messages import ObjectOrder, ObjectWritten
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.events import (
@@ -18,6 +21,7 @@ from ftcomm_tracker.core.events import (
     PutDelayed,
     PutFinished,
     PutVersion,
+    VersionPut,
 )
 from ftcomm_tracker.server.store import chain_task
 from ftcomm_tracker.server.store.chain_task import ChainTask
@@ -109,3 +113,32 @@ async def test_a_restarted_tracker_deletes_only_what_is_there(tmp_path: Path) ->
     deleted = {name.rpartition("/")[0] for name in store.deleted if name.startswith("data/")}
     assert deleted == {"data/1/1", "data/1/3", "data/1/4"}
     assert [each.name for each in store.list("data/")] == ["data/2/5/state.ftc"]
+
+
+class Kept(DirectoryStore):
+    """A store that retains what is in its checkpoints, as a bucket can."""
+
+    def delete(self, name: str) -> None:
+        if name.startswith(DATA):
+            raise StoreError("403 Forbidden")
+        super().delete(name)
+
+
+@pytest.mark.trio
+async def test_an_old_version_that_cannot_be_deleted_is_said_by_the_loop(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Kept(tmp_path)
+    job = StoredJob(store)
+    job.begin()
+    job.attempt(1)
+    job.version(1, 1, {"w": 1})
+    chain = ChainTask(store, keep=1, max_attempts=9)
+    await chain.begin(Durable.fresh("new", 2), survivors=False)
+    caplog.clear()
+    store.put("data/2/2/state.ftc", [b"state"])
+    version = PutVersion(2, 2, 1, (written("state", "data/2/2/state.ftc"),), 1, b"s" * 16, 1, None)
+    heard = await events_of(chain, version, PutFinished(2, 2))
+    said = [(record.getMessage(), record.thread) for record in caplog.records]
+    why = "an old checkpoint cannot be deleted: 403 Forbidden"
+    assert (heard, said) == ([VersionPut(2), FinishedPut()], [(why, threading.get_ident())])

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import logging
 import os
 import re
 import subprocess
@@ -14,6 +15,7 @@ import trio
 import trio.testing
 
 from ftcomm_tracker.launcher.console import MAX_QUEUED_BYTES, Console, write_all
+from ftcomm_tracker.launcher.console_session import LogOptions, with_console
 from ftcomm_tracker.launcher.line_splitter import MAX_LINE_BYTES, LineSplitter
 from ftcomm_tracker.launcher.live_area import LiveArea
 from ftcomm_tracker.launcher.log_files import LogFiles
@@ -188,6 +190,27 @@ async def test_files_that_cannot_be_written_are_said_once(tmp_path: Path) -> Non
         console.close()
     assert (tmp_path / "worker-a%2Fb.log").read_text() == "line\nline\n"
     assert (tmp_path / "run.log").read_text().count("worker-0.log: No space left") == 1
+
+
+@pytest.mark.trio
+async def test_lines_that_other_threads_log_are_printed(
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    logger = logging.getLogger("ftcomm_tracker")
+    caplog.set_level("INFO", logger=logger.name)  # as before, once the test is over
+    monkeypatch.setattr(logger, "handlers", [])
+
+    async def work(console: Console) -> int:
+        for text in ("one", "two"):
+            await trio.testing.wait_all_tasks_blocked()  # the console's task too
+            await trio.to_thread.run_sync(logger.warning, text)
+        return 0
+
+    status = await with_console(LogOptions(), "run", work)
+    lines = [line.partition(" WARNING ftcomm: ")[2] for line in capfd.readouterr().err.splitlines()]
+    assert (status, lines) == (0, ["one", "two"])
 
 
 PRINTS = "import sys\nprint('out')\nprint('err', file=sys.stderr)\nsys.exit(64)"

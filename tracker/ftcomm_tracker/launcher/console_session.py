@@ -1,7 +1,9 @@
 """The console of a command that runs for long: `run`, `serve` and `supervise`."""
 
+import contextlib
 import logging
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -45,14 +47,24 @@ class LogOptions:
 
 
 class _ConsoleHandler(logging.Handler):
-    """Prints the tracker's log between the workers' lines."""
+    """Prints the tracker's log between the workers' lines, whatever thread logs.
+
+    The console is of the loop's thread alone, in which the handler is made.
+    """
 
     def __init__(self, console: Console) -> None:
         super().__init__()
         self._console = console
+        self._loop = trio.lowlevel.current_trio_token()
+        self._thread = threading.get_ident()
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._console.say(self.format(record), record.levelname)
+        text = self.format(record)
+        if threading.get_ident() == self._thread:
+            self._console.say(text, record.levelname)
+            return
+        with contextlib.suppress(trio.RunFinishedError):  # of a call that nobody waits for
+            self._loop.run_sync_soon(self._console.say, text, record.levelname)
 
 
 async def with_console(

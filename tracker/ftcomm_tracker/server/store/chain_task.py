@@ -492,7 +492,9 @@ class ChainTask:
             else:
                 post(done)
                 if isinstance(done, VersionPut):
-                    await trio.to_thread.run_sync(self._delete_old, abandon_on_cancel=True)
+                    cause = await trio.to_thread.run_sync(self._delete_old, abandon_on_cancel=True)
+                    if cause:
+                        log.warning("an old checkpoint cannot be deleted: %s", cause)
                 return True
 
     def _append(self, effect: Put, nonce: bytes, may_come: bool) -> Event:
@@ -573,8 +575,8 @@ class ChainTask:
             each.name for each in effect.objects if listed.get(each.name, -1) < each.nbytes
         )
 
-    def _delete_old(self) -> None:
-        """Delete objects, not records, of versions that need not be kept (rule R16)."""
+    def _delete_old(self) -> str:
+        """Delete objects, not records, of versions not to be kept (R16); returns why one stays."""
         old = not_kept(self._state(), self._keep)
         try:
             if self._deleted is None:  # one list, and not a call for each of thousands long gone
@@ -586,7 +588,8 @@ class ChainTask:
                     self._store.delete(name)
                 self._deleted.add(number)
         except StoreError as error:
-            log.warning("an old checkpoint cannot be deleted: %s", error.cause)
+            return error.cause
+        return ""
 
 
 def _folder(version: VersionRecord) -> str:
