@@ -310,7 +310,11 @@ class Launcher:
         own = {"FTCOMM_WORKER_ID": worker_id}
         if self._options.keeps_places:
             own["FTCOMM_SPARE"] = str(int(is_spare(self._options, self._job, worker_id)))
-        child = None if self._zygote is None else await self._zygote.fork(worker_id, own)
+        child = None
+        if self._zygote is not None:
+            child = await self._zygote.fork(worker_id, own, unless=self._no_more_starts)
+        if child is not None and self._no_more_starts.is_set():
+            child.signal_group(signal.SIGKILL)  # the signals to all may have come before it
         failures = 0
         while child is None and not self._no_more_starts.is_set():
             try:

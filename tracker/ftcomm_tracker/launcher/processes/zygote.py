@@ -157,15 +157,18 @@ class Zygote:
             )
             await trio.sleep(delay_s)
 
-    async def fork(self, worker_id: str, variables: Mapping[str, str]) -> Child | None:
+    async def fork(
+        self, worker_id: str, variables: Mapping[str, str], *, unless: trio.Event
+    ) -> Child | None:
         """Have a worker forked; None if there is no zygote that can.
 
         Args:
             worker_id: its id.
             variables: of its environment, beside those of the zygote.
+            unless: set when none is to start any more; one that is being forked comes all the same.
         """
         async with self._forking:
-            if self._channel is None:
+            if self._channel is None or unless.is_set():
                 return None
             pid = 0
             try:
