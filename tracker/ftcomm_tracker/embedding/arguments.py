@@ -20,6 +20,7 @@ from ftcomm.errors import ConfigError
 from ftcomm.protocol.field_types import MAX_WORLD_SIZE
 from ftcomm_tracker.launcher.restart_policy import RestartLimits
 
+MAX_PORT = 65535  # of TCP
 MAX_RESTART_WINDOW_S = 30 * 86400.0  # as on the command line
 _OTHER_NAMES = {"prefork": "preload"}  # of one option, by its argument
 _VARIABLE = re.compile(r"\bFTCOMM_([A-Z][A-Z_]*)\b")
@@ -125,16 +126,46 @@ def checked_path(name: str, given: object) -> Path | None:
     return Path(text)
 
 
+def checked_host(given: object) -> str | None:
+    """Return an address to listen on; None for the default.
+
+    Raises:
+        ConfigError: it is no text.
+    """
+    if given is None or isinstance(given, str):
+        return given
+    raise ConfigError(f"host is {given!r}, must be a name or an address of this machine")
+
+
+def checked_port(given: object) -> int | None:
+    """Return the number of a port; None for a free one.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    port = _plain(given)
+    if isinstance(port, bool) or not (port is None or isinstance(port, int)):
+        raise ConfigError(f"port is {given!r}, must be a whole number; 0 takes a free one")
+    if port is not None and not 0 <= port <= MAX_PORT:
+        raise ConfigError(f"port is {port}, must be from 0 to {MAX_PORT}; 0 takes a free one")
+    return port
+
+
 def checked_variables(given: object) -> dict[str, str]:
     """Return variables of the environment.
 
     Raises:
-        ConfigError: they are not texts by name.
+        ConfigError: they are not texts by name, or a system call does not take one.
     """
     if given is None:
         return {}
     if not isinstance(given, Mapping) or not _are_texts([*given, *given.values()]):
         raise ConfigError(f"environment is {given!r}, must have texts by name")
+    for name, value in given.items():
+        if not name or "=" in name or not _can_be_passed(name):
+            raise ConfigError(f"environment has {name!r}, which is no name of a variable")
+        if not _can_be_passed(value):  # which may be a secret
+            raise ConfigError(f"environment has {name} with a character that no variable takes")
     return dict(given)
 
 
@@ -182,6 +213,14 @@ def _shown(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
 
 def _are_texts(values: Iterable[object]) -> bool:
     return all(isinstance(value, str) for value in values)
+
+
+def _can_be_passed(text: str) -> bool:
+    """True of a text that a system call takes."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
 
 
 def _plain(value: Any) -> Any:

@@ -10,7 +10,9 @@ from ftcomm.config.platforms import require_groups
 from ftcomm.errors import FtcommError, JobStoppedError, error_named
 from ftcomm_tracker.core.events import GivenUp, StopAsked
 from ftcomm_tracker.embedding.arguments import (
+    checked_host,
     checked_path,
+    checked_port,
     checked_settings,
     checked_timeout,
     checked_workers,
@@ -55,8 +57,8 @@ class Tracker:
         is_new = workers is not None or state_dir is None
         self._options = ServeOptions(
             world_size=checked_workers(workers) if is_new else None,
-            host=host,
-            port=port,
+            host=checked_host(host),
+            port=checked_port(port),
             token_file=checked_path("token_file", token_file),
             state_dir=checked_path("state_dir", state_dir),
             settings=checked_settings(settings),
