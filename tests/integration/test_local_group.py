@@ -45,6 +45,16 @@ def test_every_rank_gets_the_result_of_a_job() -> None:
     assert all(comm.is_over for comm in group.communicators)
 
 
+def test_the_arguments_of_a_function_may_have_any_names() -> None:
+    def named(comm: ftcomm.Communicator, /, **given: int) -> dict[str, int]:
+        return given
+
+    with local_group(1) as group:
+        assert group.run(named, self=1, comm=2, function=3, func=4) == [
+            {"self": 1, "comm": 2, "function": 3, "func": 4}
+        ]
+
+
 def pass_on(comm: ftcomm.Communicator) -> Any:
     size = comm.world_size
     return comm.sendrecv(comm.rank, (comm.rank + 1) % size, (comm.rank - 1) % size)

@@ -132,6 +132,7 @@ def _join(tracker: Tracker, rank: int) -> ftcomm.Communicator:
 def _call(
     comm: ftcomm.Communicator,
     function: Callable[Concatenate[ftcomm.Communicator, P], R],
+    /,
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> R:
