@@ -190,7 +190,7 @@ class ThreadError(FtcommError, RuntimeError):
 
 
 class ForkError(FtcommError, RuntimeError):
-    """A communicator was used in a forked child."""
+    """A communicator or tracker was used in a forked child."""
 
     default_remedy = (
         "make the call in the parent process, or fork before init() and let one of the two join;"

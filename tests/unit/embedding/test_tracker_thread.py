@@ -3,6 +3,8 @@
 import datetime as dt
 import math
 import os
+import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -97,3 +99,39 @@ def test_a_forked_child_keeps_nobody_from_taking_the_job_up(tmp_path: Path) -> N
         os.close(end)
     os.waitpid(child, 0)
     assert again.job.server.address[1] == port  # the same, so nobody listens there any more
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # the child asks nobody
+def test_a_forked_child_is_refused_what_its_parents_thread_would_do() -> None:
+    readable, writable = os.pipe()
+    with ftcomm.Tracker(1) as tracker:
+        child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(30)  # it waited for ever
+            tracker.__exit__(None, None, None)
+            heard = [*refusals(tracker), tracker.environment(0)["FTCOMM_TRACKER"]]
+            os.write(writable, "\n".join(heard).encode())
+            os._exit(0)
+        os.close(writable)
+        with os.fdopen(readable) as pipe:
+            heard = pipe.read().splitlines()
+        os.waitpid(child, 0)
+        assert heard == ["this tracker belongs to the parent process"] * 4 + [tracker.address]
+        assert not tracker.wait(0)
+
+
+def refusals(tracker: ftcomm.Tracker) -> list[str]:
+    asks: list[Callable[[], object]] = [
+        tracker.status,
+        lambda: tracker.stop("done"),
+        lambda: tracker.give_up(0, "gone"),
+        tracker.wait,
+    ]
+    heard = []
+    for ask in asks:
+        try:
+            heard.append(str(ask()))
+        except ftcomm.ForkError as error:
+            heard.append(error.cause)
+    return heard

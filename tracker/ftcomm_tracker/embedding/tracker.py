@@ -1,13 +1,14 @@
 """`Tracker`: the tracker of a job whose workers are started by others, in this process."""
 
 import datetime as dt
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from ftcomm.config.platforms import require_groups
-from ftcomm.errors import FtcommError, JobStoppedError, error_named
+from ftcomm.errors import ForkError, FtcommError, JobStoppedError, error_named
 from ftcomm_tracker.core.events import GivenUp, StopAsked
 from ftcomm_tracker.embedding.arguments import (
     checked_host,
@@ -27,7 +28,9 @@ class Tracker:
 
     Workers are started by you, or by a framework: each needs `address`, `token_file` and a worker
     id, as `environment` has them or as arguments of `init`. A job that is not over when the block
-    ends is stopped: its ranks raise `JobStoppedError`. The thread takes no signals.
+    ends is stopped: its ranks raise `JobStoppedError`. The thread takes no signals. A forked child
+    has the properties and `environment` alone, with which it can join; the end of its block changes
+    nothing.
 
     Args:
         workers: number of ranks; None takes it from the journal in `state_dir`.
@@ -64,6 +67,7 @@ class Tracker:
             settings=checked_settings(settings),
         )
         self._thread: TrackerThread | None = None
+        self._pid = 0
 
     def __enter__(self) -> Self:
         if self._thread is not None:
@@ -71,7 +75,7 @@ class Tracker:
         thread = TrackerThread(self._options)
         with naming_arguments():
             thread.start()
-        self._thread = thread
+        self._thread, self._pid = thread, os.getpid()
         return self
 
     def __exit__(
@@ -81,6 +85,8 @@ class Tracker:
         trace: TracebackType | None,
     ) -> None:
         thread = self._serving
+        if self._is_inherited:
+            return
         thread.stop("the `with` block of its tracker has ended")
         if thread.failure is not None and error is None:
             raise thread.failure
@@ -112,9 +118,11 @@ class Tracker:
         """The job's state, as ``ftcomm-tracker status --json`` has it; the last one at the end.
 
         Raises:
+            ForkError: in a forked child.
             FtcommError: the tracker has failed.
         """
-        return self._serving.ask(self._job.server.snapshot) or self._serving.last
+        thread = self._own
+        return thread.ask(thread.job.server.snapshot) or thread.last
 
     def wait(self, timeout: float | dt.timedelta | None = None) -> bool:
         """Wait until it is decided how the job ends; False if `timeout` passes before.
@@ -124,11 +132,12 @@ class Tracker:
 
         Raises:
             ConfigError: `timeout` is neither.
+            ForkError: in a forked child.
             JobStoppedError: the ``with`` block has ended before the job.
             FtcommError: the job has failed, by the error that every rank raises; or the tracker
                 has.
         """
-        thread = self._serving
+        thread = self._own
         if not thread.over.wait(checked_timeout(timeout)):
             return False
         if thread.failure is not None:
@@ -144,14 +153,40 @@ class Tracker:
         """Say that nobody starts this worker again: the job ends, and does not wait for it.
 
         The tracker's log says so where no worker of that id has a rank.
+
+        Raises:
+            ForkError: in a forked child.
+            FtcommError: the tracker has failed.
         """
-        server = self._job.server
-        self._serving.ask(lambda: server.post(GivenUp(str(worker_id), str(reason))))
+        self._post(GivenUp(str(worker_id), str(reason)))
 
     def stop(self, reason: object) -> None:
-        """End the job: every rank raises `JobStoppedError` with the reason."""
-        server = self._job.server
-        self._serving.ask(lambda: server.post(StopAsked(str(reason))))
+        """End the job: every rank raises `JobStoppedError` with the reason.
+
+        Raises:
+            ForkError: in a forked child.
+            FtcommError: the tracker has failed.
+        """
+        self._post(StopAsked(str(reason)))
+
+    def _post(self, event: GivenUp | StopAsked) -> None:
+        thread = self._own
+        thread.ask(lambda: thread.job.server.post(event))
+
+    @property
+    def _own(self) -> TrackerThread:
+        """The tracker's thread, of which a forked child has no more than a copy."""
+        thread = self._serving
+        if self._is_inherited:
+            raise ForkError(
+                "this tracker belongs to the parent process",
+                remedy="make the call in the parent process",
+            )
+        return thread
+
+    @property
+    def _is_inherited(self) -> bool:
+        return self._pid != os.getpid()
 
     @property
     def _serving(self) -> TrackerThread:
