@@ -10,6 +10,10 @@ its turn.
 A call that raises takes along all that were made before the user has heard of it: with its place
 empty, each would run at the position of another.  So the error is kept, with the engine's
 ownership, until `Handle.wait` or the next synchronous call has raised it.
+
+The user may hear of an error before the call that raises it has its turn: a task engine has it from
+a function, and collectives that it skips keep their places.  Then it takes along the calls that
+were made before the user had heard of it, and no later one.
 """
 
 import contextlib
@@ -20,7 +24,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ftcomm.api.call_guard import CallGuard, CallLock, called_in_callback
 from ftcomm.config.deadline import QueuedLimit, earliest
@@ -35,6 +39,18 @@ R = TypeVar("R")
 MAX_PENDING = 1024
 # A call that runs ends within milliseconds when the communicator does, but for a user's function.
 LEAVE_WITHIN_S = 5.0
+
+
+class _Heard(NamedTuple):
+    """An error that the user has heard of before the calls that raise it have had their turn.
+
+    Attributes:
+        error: itself.
+        placed: how many calls had a place by then.
+    """
+
+    error: BaseException
+    placed: int
 
 
 class ExclusiveUse:
@@ -76,6 +92,7 @@ class RequestQueue:
         self._waiting: deque[QueuedCall[Any]] = deque()
         self._running: QueuedCall[Any] | None = None
         self._failure: BaseException | None = None  # that the user has not heard of
+        self._heard: list[_Heard] = []  # empty when nothing is pending
         self._is_over = self._has_ended = False
         self._finish: Callable[[], None] | None = None
         self._thread: threading.Thread | None = None
@@ -201,6 +218,10 @@ class RequestQueue:
         with self._lock:
             if error is self._failure:
                 self._forget_failure()
+            elif not self._is_idle():
+                now = _Heard(error, self._placed)
+                if not any(h.error is error and h.placed == now.placed for h in self._heard):
+                    self._heard.append(now)
 
     def call_back(self, call: QueuedCall[Any], callback: Callback) -> None:
         """Run `callback` when `call` is done; from any thread.
@@ -296,6 +317,8 @@ class RequestQueue:
 
     def _next(self) -> QueuedCall[Any] | None:
         with self._lock:
+            if not self._waiting:
+                self._heard.clear()
             self._arrived.wait_for(self._is_next_due)
             if not self._waiting:
                 return None
@@ -317,9 +340,12 @@ class RequestQueue:
                 call.fail(error)
                 self._call_back(call)
                 self._running = None
-                if not self._is_over:
+                later = self._made_after_hearing(error)
+                if later is None and not self._is_over:
                     self._failure = error
-                self._drop(error)
+                self._drop(error, later or 0)
+                if later is not None:
+                    self._block_if_idle()
 
     # --- under the lock -----------------------------------------------------------------------
 
@@ -355,9 +381,20 @@ class RequestQueue:
         self._failure = None
         self._block_if_idle()
 
-    def _drop(self, error: BaseException) -> None:
-        """No call that waits will run."""
-        while self._waiting:
+    def _made_after_hearing(self, error: BaseException) -> int | None:
+        """Return how many calls were made after the user heard of `error`, which one has raised.
+
+        None if the user has not: it may have been raised by a call before, and heard of then.
+        """
+        number = self._placed - len(self._waiting)  # of the call that has raised it
+        for heard in self._heard:
+            if heard.error is error and heard.placed >= number:
+                return self._placed - heard.placed
+        return None
+
+    def _drop(self, error: BaseException, later: int = 0) -> None:
+        """No call that waits will run, but for the `later` last ones."""
+        while len(self._waiting) > later:
             call = self._waiting.popleft()
             call.fail(error)
             self._call_back(call)

@@ -222,6 +222,62 @@ def test_a_collective_that_is_skipped_takes_along_the_later_ones(
     assert comm.seqno == 2
 
 
+def heard_early(comm: ftcomm.Communicator, error: Exception) -> tuple[Any, Any, Any]:
+    """The engine, an array whose collective is skipped, and the door of another one before it.
+
+    The user has heard of `error` when this returns, and the collective has yet to have its turn.
+    """
+    engine, x, held, door = comm.engine(2), np.ones(3), np.ones(3), threading.Event()
+    engine.push(lambda: allowed(door), mutate=[held])
+    engine.allreduce(held)
+    engine.push(raiser(error), mutate=[x])
+    engine.allreduce(x)
+    with pytest.raises(ValueError, match="f"):
+        engine.wait_for(x)
+    return engine, x, door
+
+
+def test_a_call_after_an_error_of_a_variable_runs(comm: ftcomm.Communicator) -> None:
+    """A rank whose thread of collectives is quicker has no error left to raise there."""
+    engine, _, door = heard_early(comm, ValueError("f"))
+    door.set()
+    assert comm.allreduce(np.ones(2)).tolist() == [1, 1]
+    with pytest.raises(ValueError, match="f"):
+        engine.wait()
+    comm.barrier()
+    assert comm.seqno == 3
+
+
+def test_an_error_heard_early_takes_along_calls_before(comm: ftcomm.Communicator) -> None:
+    error = ValueError("f")
+    engine, x, door = heard_early(comm, error)
+    after = [comm.iallreduce(number) for number in range(2)]
+    engine.allreduce(x)  # the error stays with it until `wait`
+    behind = comm.iallreduce(2)
+    with pytest.raises(ValueError, match="f"):
+        engine.wait_for(x)
+    last = comm.iallreduce(3)
+    door.set()
+    assert [handle.wait(WITHIN_S) for handle in (*after, last)] == [0, 1, 3]
+    assert behind.exception(WITHIN_S) is error
+    with pytest.raises(ValueError, match="f"):
+        engine.wait()
+    assert comm.seqno == 4
+
+
+def test_an_error_not_heard_again_is_kept(comm: ftcomm.Communicator) -> None:
+    """It belongs to a collective that was pushed after the user had heard of it."""
+    engine, x, door = heard_early(comm, ValueError("f"))
+    engine.allreduce(x)
+    door.set()
+    with pytest.raises(ValueError, match="f"):
+        comm.barrier()
+    with pytest.raises(ValueError, match="f"):
+        engine.wait()
+    comm.barrier()
+    assert comm.seqno == 2
+
+
 def test_an_error_that_nobody_waits_for_is_raised_at_the_end_of_the_block() -> None:
     with pytest.raises(ZeroDivisionError, match="lost"), ftcomm.init("none") as comm:
         comm.engine().push(raiser(ZeroDivisionError("lost")))
