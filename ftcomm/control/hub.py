@@ -18,6 +18,7 @@ import trio
 
 from ftcomm.config.deadline import Limit, QueuedLimit
 from ftcomm.config.environment import JobSettings, WorkerOptions
+from ftcomm.control.changes import Changes
 from ftcomm.control.messages.feed import Feed
 from ftcomm.control.messages.intake import Intake
 from ftcomm.control.messages.posted_receives import PostedReceives
@@ -125,7 +126,7 @@ class Hub:
 
     def __init__(self, core: WorkerMachine, options: WorkerOptions, token: bytes) -> None:
         self.lock = threading.Lock()
-        self.messages_move = threading.Condition(self.lock)
+        self.messages_move = Changes(self.lock)
         self.core = core
         self.options = options
         self.token = token

@@ -4,6 +4,7 @@ Messages keep no order with collectives and take no turn in the line of calls: a
 or receive at any time.
 """
 
+import threading
 import time
 from typing import NoReturn
 
@@ -12,6 +13,7 @@ import numpy as np
 from ftcomm.control.hub import Hub
 from ftcomm.control.messages.awaited_message import AwaitedMessage
 from ftcomm.control.messages.direct_receive import DirectReceive
+from ftcomm.control.messages.feed import Claim, Feed
 from ftcomm.control.messages.posted_receives import PostedReceive
 from ftcomm.control.thread import ControlThread
 from ftcomm.errors import ClosedError, FtcommError, JobLostError, LogLimitError
@@ -41,24 +43,20 @@ class MessagePort:
             ValueError: it has a tag more than a rank may send to another.
             FtcommError: what ended this communicator, or ends it now.
         """
-        hub, form = self._hub, message.form
+        hub = self._hub
         self._fault("sending")
         value, digest = self._logged(message)
-        nbytes = value.stored.flat.nbytes + ENTRY_BYTES
-        with hub.lock:
-            self._wait_until_messages_move()
-            self._check_tag(form)
-            is_full = self._messages.nbytes + nbytes > hub.settings.log_limit
-            found: FatalFound | None = None
-            if not is_full:
-                message.has_place = True  # before it has: an interrupt errs on the safe side
-                found = self._messages.send(form.to, form.tag, digest, value, form.site, nbytes)
-            feed = hub.feeds.get(form.to)
-            claim = None if is_full or found or feed is None else feed.claim()
-        if is_full:
-            self._end_by(self._too_much(form))
-        if found is not None:
-            self._end_by(JobLostError(found.cause))
+        logged = None
+        while logged is None:
+            with hub.lock:
+                move = self._move_to_wait_for()
+                if move is None:
+                    logged = self._log(message, value, digest)
+            if move is not None:
+                move.acquire()  # without the lock: see `Changes`
+        error, feed, claim = logged
+        if error is not None:
+            self._end_by(error)
         if feed is not None and claim is not None:
             hub.fault("serving")
             feed.write(claim, hub.lock)
@@ -66,23 +64,40 @@ class MessagePort:
             self._control.driver.message_news.note()
         self._fault("sent")
 
-    def _wait_until_messages_move(self) -> None:
-        """Under the lock: return when no cut is taken.
+    def _move_to_wait_for(self) -> "threading.Lock | None":
+        """Under the lock: while a cut is taken, return what can be taken when messages move.
 
         Raises:
             FtcommError: what ended this communicator; `ClosedError` where that was the cut.
         """
         core = self._hub.core
-        while True:
-            if core.view.error is not None:
-                raise core.view.error
-            if core.progress.closed:
-                raise ClosedError("this message was sent while the communicator was closed")
-            if self._hub.receives.has_ended:
-                raise ClosedError("the communicator ended before this message was sent")
-            if not self._messages.hold.is_on:
-                return
-            self._hub.messages_move.wait()
+        if core.view.error is not None:
+            raise core.view.error
+        if core.progress.closed:
+            raise ClosedError("this message was sent while the communicator was closed")
+        if self._hub.receives.has_ended:
+            raise ClosedError("the communicator ended before this message was sent")
+        return self._hub.messages_move.next_one() if self._messages.hold.is_on else None
+
+    def _log(
+        self, message: MessageToSend, value: MessageValue, digest: bytes
+    ) -> tuple[FtcommError | None, Feed | None, Claim | None]:
+        """Under the lock: give a message its place in the log.
+
+        Returns:
+            what ends this communicator instead; a link that takes the message now, and its claim.
+        """
+        form, hub = message.form, self._hub
+        self._check_tag(form)
+        nbytes = value.stored.flat.nbytes + ENTRY_BYTES
+        if self._messages.nbytes + nbytes > hub.settings.log_limit:
+            return self._too_much(form), None, None
+        message.has_place = True  # before it has: an interrupt errs on the safe side
+        found = self._messages.send(form.to, form.tag, digest, value, form.site, nbytes)
+        if found is not None:
+            return JobLostError(found.cause), None, None
+        feed = hub.feeds.get(form.to)
+        return None, feed, None if feed is None else feed.claim()
 
     def _logged(self, message: MessageToSend) -> tuple[MessageValue, bytes]:
         """The message as the log keeps it, and its digest.

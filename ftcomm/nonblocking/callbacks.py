@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from ftcomm.api.call_guard import CallLock
+from ftcomm.control.changes import Changes
 from ftcomm.diagnostics.logs import JobLogger, LogContext
 from ftcomm.nonblocking.threads import start_thread
 
@@ -41,7 +42,7 @@ class Callbacks:
         """Of a communicator whose locks are `barred_from` them."""
         self._locks = tuple(barred_from)
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = Changes(self._lock)
         self._waiting: deque[Callback] = deque()
         self._thread: threading.Thread | None = None
         self._is_over = False
@@ -79,8 +80,7 @@ class Callbacks:
     def wait_for_room(self) -> None:
         """Return when the backlog is short enough for one more call."""
         if self.backlog >= MAX_BACKLOG and not self.is_own_thread:
-            with self._lock:
-                self._changed.wait_for(lambda: self.backlog < MAX_BACKLOG)
+            self._changed.wait_for(lambda: self.backlog < MAX_BACKLOG)
 
     def end(self, within_s: float = 0.0) -> None:
         """The thread ends when nothing waits; returns then, or after `within_s`."""
@@ -110,8 +110,8 @@ class Callbacks:
                 self._changed.notify_all()
 
     def _next(self) -> Callback | None:
+        self._changed.wait_for(lambda: self._waiting or self._is_over)  # which stays
         with self._lock:
-            self._changed.wait_for(lambda: self._waiting or self._is_over)
             if self._waiting:
                 return self._waiting.popleft()
             for lock in self._locks:  # another thread may have this one's number later

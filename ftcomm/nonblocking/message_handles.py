@@ -7,6 +7,7 @@ from typing import Any
 
 from ftcomm.api.messages import MessageCalls, Receive
 from ftcomm.config.deadline import QueuedLimit
+from ftcomm.control.changes import Changes
 from ftcomm.errors import ForkError
 from ftcomm.memory.message_value import MessageValue
 from ftcomm.nonblocking.callbacks import Callback, Callbacks
@@ -25,10 +26,8 @@ class MessageHandles:
         self.calls = calls
         self._callbacks = callbacks
         self._pid = os.getpid()
-        # Entered by `with` itself: a condition does that in a function, which Ctrl-C may leave with
-        # the lock, for which the control thread would wait.
         self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = Changes(self._lock)  # the control thread makes them: Ctrl-C keeps no lock
 
     def send(self, message: MessageToSend) -> Handle[None]:
         """Send; the handle is done, since the log has the message."""
@@ -70,9 +69,8 @@ class MessageHandles:
         """
         self._check_process()
         self.calls.wait_elsewhere()
-        with self._lock:
-            if not self._changed.wait_for(lambda: call.is_done, timeout):
-                raise TimeoutError(f"{call.what} is still pending after {timeout:g} s")
+        if not self._changed.wait_for(lambda: call.is_done, timeout):
+            raise TimeoutError(f"{call.what} is still pending after {timeout:g} s")
 
     def note_raised(self, error: BaseException) -> None:
         """The user hears of `error` now; it may be the communicator's end."""

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ftcomm.api.call_guard import CallGuard, CallLock, called_in_callback
 from ftcomm.config.deadline import QueuedLimit, earliest
+from ftcomm.control.changes import Changes
 from ftcomm.errors import ClosedError, ForkError, ThreadError
 from ftcomm.nonblocking.callbacks import Callback, Callbacks
 from ftcomm.nonblocking.handle import QueuedCall
@@ -88,7 +89,7 @@ class RequestQueue:
         self._placed = 0  # calls that had a place, or were about to
         self._lock = threading.Lock()
         self._arrived = threading.Condition(self._lock)  # something for our thread
-        self._changed = threading.Condition(self._lock)  # something for the user's
+        self._changed = Changes(self._lock)  # something for the user's, which Ctrl-C may end
         self._waiting: deque[QueuedCall[Any]] = deque()
         self._running: QueuedCall[Any] | None = None
         self._failure: BaseException | None = None  # that the user has not heard of
@@ -122,8 +123,7 @@ class RequestQueue:
         try:
             self._guard.repair()  # so that what stands for it may take it
             if self._guard.is_closed:
-                with self._lock:
-                    self._changed.wait_for(self._is_settled)
+                self._changed.wait_for(self._is_settled)
                 self._guard.refuse()
         except BaseException:
             self._users.release()
@@ -147,8 +147,9 @@ class RequestQueue:
     def put(self, call: QueuedCall[R]) -> QueuedCall[R]:
         """Give a call its place, behind all before it; waits while too many are pending."""
         self.callbacks.wait_for_room()
+        # Here and in `hand_back` what was waited for stays: no other thread makes a call.
+        self._changed.wait_for(lambda: len(self._waiting) < MAX_PENDING)
         with self._lock:
-            self._changed.wait_for(lambda: len(self._waiting) < MAX_PENDING)
             if self._failure is not None:
                 call.fail(self._failure)
             elif self._is_over:
@@ -176,8 +177,8 @@ class RequestQueue:
         if self.is_own_thread or not self._take_users(sys._getframe()):  # noqa: SLF001 - as above
             return False
         try:
+            self._changed.wait_for(self._is_settled)
             with self._lock:
-                self._changed.wait_for(self._is_settled)
                 if self._is_over:
                     return False
                 if self._failure is not None:
@@ -204,9 +205,8 @@ class RequestQueue:
                 "an input function or a reduction waits for a nonblocking call, which waits for "
                 "it; wait outside"
             )
-        with self._lock:
-            if not self._changed.wait_for(lambda: call.is_done, timeout):
-                raise TimeoutError(f"{call.what} is still pending after {timeout:g} s")
+        if not self._changed.wait_for(lambda: call.is_done, timeout):
+            raise TimeoutError(f"{call.what} is still pending after {timeout:g} s")
 
     def note_raised(self, error: BaseException) -> None:
         """The user hears of `error` now: calls made from here on run again.

@@ -21,6 +21,7 @@ from ftcomm.api.messages import MessageCalls
 from ftcomm.api.outputs import Result
 from ftcomm.collectives.op_argument import AnyOp
 from ftcomm.config.deadline import Duration
+from ftcomm.control.changes import Changes
 from ftcomm.errors import ClosedError, ForkError, ThreadError, ThreadLimitError
 from ftcomm.memory.message_value import MessageValue
 from ftcomm.nonblocking.dependencies import Dependencies, Ready, Saved, Skip
@@ -113,7 +114,7 @@ class TaskEngine:
         self._queue, self._calls, self._line = requests, calls, line
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = Changes(self._lock)
         self._lines = Dependencies()
         self._tasks: dict[int, _Task] = {}
         self._pushed = 0
@@ -294,8 +295,8 @@ class TaskEngine:
                 All variables are sound again then.
         """
         self._check_thread()
-        with self._lock:
-            self._changed.wait_for(lambda: not self._tasks)
+        self._changed.wait_for(lambda: not self._tasks)
+        with self._lock:  # what a callback has pushed in between is left to the next `wait`
             failures, self._failures = self._failures, []
             self._failed_variables.clear()
             self._lines.forget_errors()
@@ -316,8 +317,7 @@ class TaskEngine:
         marker = _Task((variable,))
         with self._queue.one_user():
             self._add([variable], [], marker)
-        with self._lock:
-            self._changed.wait_for(lambda: marker.has_ended)
+        self._changed.wait_for(lambda: marker.has_ended)
         if marker.error is not None:
             self._queue.note_raised(marker.error)
             raise marker.error
@@ -351,8 +351,8 @@ class TaskEngine:
     def _add(self, read: Sequence[Any], mutate: Sequence[Any], task: _Task) -> None:
         """Give a task its number, and its places in the lines of its variables."""
         keys = [key(x) for x in read], [key(x) for x in mutate]
-        with self._lock:
-            self._changed.wait_for(lambda: len(self._tasks) < MAX_PENDING)
+        self._changed.wait_for(lambda: len(self._tasks) < MAX_PENDING)
+        with self._lock:  # a callback may have pushed in between: there is one more then
             if self.is_closed:
                 raise ClosedError("this engine is closed")
             if task.function is not None:

@@ -129,7 +129,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     It does not leave the cut before `send` has come to where messages are held up.
     """
     event, waits = threading.Event(), threading.Event()
-    balances, wait = CutCheck._held_balances, MessagePort._wait_until_messages_move
+    balances, wait = CutCheck._held_balances, MessagePort._move_to_wait_for
 
     def told(check: CutCheck, header: CallHeader) -> Any:
         all_balances = balances(check, header)
@@ -138,13 +138,13 @@ def held(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
             waits.wait()
         return all_balances
 
-    def waiting(port: MessagePort) -> None:
+    def waiting(port: MessagePort) -> "threading.Lock | None":
         if event.is_set():
             waits.set()
-        wait(port)
+        return wait(port)
 
     monkeypatch.setattr(CutCheck, "_held_balances", told)
-    monkeypatch.setattr(MessagePort, "_wait_until_messages_move", waiting)
+    monkeypatch.setattr(MessagePort, "_move_to_wait_for", waiting)
     return event
 
 
@@ -194,14 +194,14 @@ def test_what_is_held_up_for_a_plan_raises_when_its_rank_leaves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Ctrl-C has ended a checkpoint between this rank's report and the plan, for example."""
-    waits, wait = threading.Event(), MessagePort._wait_until_messages_move
+    waits, wait = threading.Event(), MessagePort._move_to_wait_for
     raised: list[BaseException] = []
 
-    def waiting(port: MessagePort) -> None:
+    def waiting(port: MessagePort) -> "threading.Lock | None":
         waits.set()
-        wait(port)
+        return wait(port)
 
-    monkeypatch.setattr(MessagePort, "_wait_until_messages_move", waiting)
+    monkeypatch.setattr(MessagePort, "_move_to_wait_for", waiting)
 
     def send(comm: ftcomm.Communicator) -> None:
         try:

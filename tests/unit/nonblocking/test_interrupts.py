@@ -1,8 +1,9 @@
 """Ctrl-C, or no room for a thread, at every place where a nonblocking call or a task begins."""
 
 import functools
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -13,6 +14,7 @@ import pytest
 import ftcomm
 from ftcomm import communicator
 from ftcomm.api import call_guard, checkpoints, collectives, persistent_calls, session
+from ftcomm.control import changes
 from ftcomm.errors import ClosedError, ThreadLimitError
 from ftcomm.nonblocking import (
     buckets,
@@ -41,7 +43,8 @@ PATH = (
     task_engine,
     task_arguments,
 )
-PATH += (dependencies, queue, threads, call_guard, handle)
+PATH += (dependencies, queue, threads, call_guard, handle, changes)
+WAITS = (*PATH, message_handles, threading)
 OTHER = np.ones(3)
 WITHIN_S = 60.0  # a hang is a failure; nothing here takes a second
 
@@ -68,7 +71,109 @@ def allowed(door: threading.Event) -> None:
     assert door.wait(WITHIN_S)
 
 
+class Look:
+    """A condition that another thread makes true once it was looked at, and not before.
+
+    It has a bare lock, because interrupts come in the functions of `threading` too.
+    """
+
+    def __init__(self) -> None:
+        self.is_true = False
+        self._not_looked_at = threading.Lock()
+        self._not_looked_at.acquire()
+
+    def __call__(self) -> bool:
+        if self._not_looked_at.locked():
+            self._not_looked_at.release()
+        return self.is_true
+
+    def make_true(self, line: Any) -> None:
+        """With the lock and the changes of `line`."""
+        assert self._not_looked_at.acquire(timeout=WITHIN_S)
+        with line._lock:
+            self.is_true = True
+            line._changed.notify_all()
+
+
+class Awaited:
+    """A call that is done when a look at it says so."""
+
+    what = "iallreduce"
+
+    def __init__(self, look: Look) -> None:
+        self._look = look
+
+    @property
+    def is_done(self) -> bool:
+        return self._look()
+
+
+class Tasks(dict[int, Any]):
+    """Tasks of an engine, of which there are none when a look at them says so."""
+
+    def __init__(self, look: Look) -> None:
+        super().__init__()
+        self._look = look
+
+    def __len__(self) -> int:
+        return 1 - self._look()
+
+
+def wait_for_a_handle(comm: ftcomm.Communicator, look: Look) -> tuple[Any, Callable[[], object]]:
+    line, call = comm._nonblocking.queue, Awaited(look)
+    return line, functools.partial(line.wait_for, call, None)
+
+
+def wait_for_a_message(_: ftcomm.Communicator, look: Look) -> tuple[Any, Callable[[], object]]:
+    calls: Any = SimpleNamespace(wait_elsewhere=lambda: None)
+    line: Any = MessageHandles(calls, Callbacks(()))
+    return line, functools.partial(line.wait_for, Awaited(look), None)
+
+
+def wait_for_a_turn(comm: ftcomm.Communicator, look: Look) -> tuple[Any, Callable[[], object]]:
+    line: Any = comm._nonblocking.queue
+    line._is_settled = look
+    return line, lambda: line.hand_back(sys._getframe())
+
+
+def wait_for_an_engine(comm: ftcomm.Communicator, look: Look) -> tuple[Any, Callable[[], object]]:
+    line: Any = comm.engine(1)
+    line._tasks = Tasks(look)
+    return line, line.wait
+
+
+BEGINNINGS = (wait_for_a_handle, wait_for_a_message, wait_for_a_turn, wait_for_an_engine)
+
+
+def is_free(line: Any) -> bool:
+    """Its lock is, for the thread that asks."""
+    taken: bool = line._lock.acquire(blocking=False)
+    if taken:
+        line._lock.release()
+    return taken
+
+
 # --- Ctrl-C -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("begin", BEGINNINGS)
+def test_ctrl_c_in_a_wait_is_raised_and_keeps_no_lock(begin: Any) -> None:
+    """While a thread sleeps another one may have the lock, and has it still."""
+    with ThreadPoolExecutor(1) as other:
+        for number in places():
+            look = Look()
+            with ftcomm.init("none") as comm:
+                line, wait = begin(comm, look)
+                changing = other.submit(look.make_true, line)
+                try:
+                    has_come = interrupted(wait, number, *WAITS, where=BY_SIGNAL)
+                finally:
+                    look()
+                    changing.result(WITHIN_S)
+                assert other.submit(is_free, line).result(WITHIN_S)
+            if not has_come:
+                break
+    assert number > 5
 
 
 def test_a_wait_for_a_message_that_is_cut_short_holds_up_no_other_thread() -> None:
@@ -77,17 +182,11 @@ def test_a_wait_for_a_message_that_is_cut_short_holds_up_no_other_thread() -> No
     call: QueuedCall[None] = QueuedCall(lambda: None, "irecv")
     call.succeed(None)
 
-    def is_free(handles: MessageHandles) -> bool:
-        taken = handles._changed.acquire(blocking=False)
-        if taken:
-            handles._changed.release()
-        return taken
-
     with ThreadPoolExecutor(1) as threads:
         for number in places():
             handles = MessageHandles(calls, Callbacks(()))
             wait = functools.partial(handles.wait_for, call, None)
-            has_come = interrupted(wait, number, message_handles, threading, where=BY_SIGNAL)
+            has_come = interrupted(wait, number, *WAITS, where=BY_SIGNAL)
             assert threads.submit(is_free, handles).result()
             if not has_come:
                 break
@@ -109,8 +208,8 @@ def test_an_nonblocking_call_cut_short_can_be_made_again_or_this_process_has_end
             comm.close()
             break
         requests = comm._nonblocking.queue
-        with requests._lock:  # so that the engine's ownership is back, if it was taken
-            assert requests._changed.wait_for(requests._is_idle, WITHIN_S)
+        # So that the engine's ownership is back, if it was taken.
+        assert requests._changed.wait_for(requests._is_idle, WITHIN_S)
         try:
             if is_nonblocking_again:
                 comm.iallreduce(x).wait(WITHIN_S)

@@ -3,6 +3,7 @@
 import itertools
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 
 from ftcomm.api import message_forms, messages, session
 from ftcomm.api.messages import MessageCalls
+from ftcomm.control import changes
+from ftcomm.control.changes import Changes
 from ftcomm.control.messages import awaited_message, direct_receive, posted_receives
 from ftcomm.control.messages.direct_receive import DirectReceive
 from ftcomm.control.messages.posted_receives import PostedReceives
@@ -32,6 +35,7 @@ from tests.unit.recovery.test_messages import loaded
 
 PATH = (messages, message_forms, nonblocking_forms, message_handles, handle, message_port)
 PATH += (
+    changes,
     posted_receives,
     direct_receive,
     awaited_message,
@@ -41,6 +45,7 @@ PATH += (
     session,
 )
 Call = Callable[["Rank"], Any]
+WITHIN_S = 60.0  # a hang is a failure; nothing here takes a second
 
 
 class Rank:
@@ -54,7 +59,7 @@ class Rank:
         hub: Any = SimpleNamespace(
             core=core,
             lock=lock,
-            messages_move=threading.Condition(lock),
+            messages_move=Changes(lock),
             receives=PostedReceives(core, lock),
             settings=SimpleNamespace(log_limit=1 << 30),
             pool=Pool(),
@@ -66,6 +71,7 @@ class Rank:
             act=lambda event: core.handle(event, now=0.0),
             message_news=SimpleNamespace(note=lambda: None),
         )
+        self.hub = hub
         self.receives: PostedReceives = hub.receives
         self.intakes: dict[int, Any] = hub.intakes
         control: Any = SimpleNamespace(driver=driver)
@@ -137,6 +143,58 @@ def test_a_send_that_is_cut_short_has_sent_nothing_or_this_process_leaves(call: 
         if not interrupted(lambda r=rank: call(r), number, *PATH, where=BY_SIGNAL):
             break
         seen.add((rank.sent, bool(rank.left_by)))
+    assert seen >= {(0, False), (1, True)}
+    assert (1, False) not in seen
+
+
+class Cut:
+    """A cut of a rank for which messages are held up until one of them is."""
+
+    def __init__(self, rank: Rank) -> None:
+        self._hub, self._hold = rank.hub, rank.core.messages.hold
+        self._held_up = threading.Lock()
+        self._held_up.acquire()
+        next_one = self._hub.messages_move.next_one
+
+        def held_up() -> threading.Lock:
+            self.release()
+            lock: threading.Lock = next_one()
+            return lock
+
+        self._hub.messages_move = SimpleNamespace(
+            next_one=held_up, notify_all=self._hub.messages_move.notify_all
+        )
+        self._hold.begin_cut()
+
+    def release(self) -> None:
+        """Let `end` go on."""
+        if self._held_up.locked():
+            self._held_up.release()
+
+    def end(self) -> None:
+        """Return when a message was held up, and may go on now."""
+        assert self._held_up.acquire(timeout=WITHIN_S)
+        with self._hub.lock:
+            self._hold.end_cut()
+            self._hub.messages_move.notify_all()
+
+
+def test_a_send_that_is_held_up_and_cut_short_keeps_no_lock() -> None:
+    seen: set[tuple[int, bool]] = set()
+    with ThreadPoolExecutor(1) as other:
+        for number in places():
+            rank = Rank()
+            cut = Cut(rank)
+            ending = other.submit(cut.end)
+            try:
+                has_come = interrupted(lambda r=rank: send(r), number, *PATH, where=BY_SIGNAL)
+            finally:
+                cut.release()
+                ending.result(WITHIN_S)
+            assert not rank.hub.lock.locked()
+            if not has_come:
+                break
+            seen.add((rank.sent, bool(rank.left_by)))
     assert seen >= {(0, False), (1, True)}
     assert (1, False) not in seen
 

@@ -18,6 +18,7 @@ import pytest
 
 from ftcomm.api.call_guard import CallGuard
 from ftcomm.config.deadline import Limit, QueuedLimit
+from ftcomm.control.changes import Changes
 from ftcomm.errors import ClosedError, ForkError, FtcommError, JobLostError, ThreadError
 from ftcomm.nonblocking.handle import Handle, QueuedCall
 from ftcomm.nonblocking.queue import MAX_PENDING, RequestQueue
@@ -181,8 +182,7 @@ def test_an_error_takes_along_all_that_was_called_before_it_was_heard(line: Line
 
 def test_a_call_made_after_an_error_that_nobody_has_heard_of_fails_at_once(line: Line) -> None:
     failing = line.begin(work=raiser(ValueError("unheard")))
-    with line.queue._lock:
-        assert line.queue._changed.wait_for(failing.done, WITHIN_S)
+    assert line.queue._changed.wait_for(failing.done, WITHIN_S)
     late = line.begin("late")
     assert late.done()
     with pytest.raises(ValueError, match="unheard"):
@@ -278,7 +278,7 @@ def test_ctrl_c_in_a_wait_leaves_the_call_running(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(threading.Condition, "wait_for", interrupted)
+        patched.setattr(Changes, "wait_for", interrupted)
         with pytest.raises(KeyboardInterrupt):
             handle.wait()
     assert not handle.done()
