@@ -5,6 +5,7 @@ slow one holds up no collective.  That thread may make no calls: it is barred fr
 because ranks make calls in one order and callbacks run in an order of their own.
 """
 
+import contextlib
 import threading
 import traceback
 from collections import deque
@@ -32,11 +33,7 @@ class Callback(NamedTuple):
 
 
 class Callbacks:
-    """The callbacks of one communicator.
-
-    Attributes:
-        backlog: callbacks that wait or run; looked at without a lock.
-    """
+    """The callbacks of one communicator."""
 
     def __init__(self, barred_from: Iterable[CallLock]) -> None:
         """Of a communicator whose locks are `barred_from` them."""
@@ -46,7 +43,12 @@ class Callbacks:
         self._waiting: deque[Callback] = deque()
         self._thread: threading.Thread | None = None
         self._is_over = False
-        self.backlog = 0
+        self._is_running = False
+
+    @property
+    def backlog(self) -> int:
+        """Number of callbacks that wait or run; for any thread, without a lock."""
+        return len(self._waiting) + self._is_running
 
     @property
     def is_own_thread(self) -> bool:
@@ -63,8 +65,10 @@ class Callbacks:
             if self._thread is None:
                 self._thread = start_thread(self._run, "ftcomm-callbacks")
 
-    def put(self, callbacks: Iterable[Callback]) -> None:
-        """Have `callbacks` run behind all before them.
+    def put(self, callbacks: deque[Callback]) -> None:
+        """Have `callbacks` run behind all before them, and take them out.
+
+        Where Ctrl-C cuts this short, each is in one of the two places.
 
         Raises:
             ThreadLimitError: the thread has ended with the communicator, and no other can begin.
@@ -72,9 +76,9 @@ class Callbacks:
         with self._lock:
             if self._thread is None:  # all was over, and a handle is asked for more
                 self._thread = start_thread(self._run, "ftcomm-callbacks")
-            before = len(self._waiting)
-            self._waiting.extend(callbacks)
-            self.backlog += len(self._waiting) - before
+            with contextlib.suppress(IndexError):  # behind the last
+                # One call for all, in which no interrupt is raised: each is moved, once.
+                self._waiting.extend(iter(callbacks.popleft, None))
             self._changed.notify_all()
 
     def wait_for_room(self) -> None:
@@ -106,13 +110,14 @@ class Callbacks:
                 _log_failure(callback)
             del callback  # which holds a result
             with self._lock:
-                self.backlog -= 1
+                self._is_running = False
                 self._changed.notify_all()
 
     def _next(self) -> Callback | None:
         self._changed.wait_for(lambda: self._waiting or self._is_over)  # which stays
         with self._lock:
             if self._waiting:
+                self._is_running = True
                 return self._waiting.popleft()
             for lock in self._locks:  # another thread may have this one's number later
                 lock.barred = 0

@@ -2,6 +2,7 @@
 
 import functools
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar, cast
 
@@ -74,7 +75,7 @@ class QueuedCall(Generic[R]):
         self.is_done = False
         self.value: R | None = None
         self.error: BaseException | None = None
-        self.callbacks: list[Callback] | None = None
+        self.callbacks: deque[Callback] | None = None
         self.unpacking: Unpacking[R] | None = None
 
     def succeed(self, value: R) -> None:

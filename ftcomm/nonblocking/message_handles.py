@@ -3,6 +3,7 @@
 import functools
 import os
 import threading
+from collections import deque
 from typing import Any
 
 from ftcomm.api.messages import MessageCalls, Receive
@@ -45,10 +46,9 @@ class MessageHandles:
         def done(value: MessageValue | None, error: BaseException | None) -> None:
             with self._lock:
                 _end(call, asked, value, error)
-                callbacks, call.callbacks = call.callbacks, None
                 self._changed.notify_all()
-            if callbacks:
-                self._callbacks.put(callbacks)
+                if call.callbacks:  # where Ctrl-C cuts this short, it is done anew
+                    self._callbacks.put(call.callbacks)
 
         posted = self.calls.posted(asked, done)
         try:
@@ -88,9 +88,11 @@ class MessageHandles:
         with self._lock:
             if not call.is_done:
                 self._callbacks.prepare()
-                call.callbacks = [*(call.callbacks or ()), callback]
+                if call.callbacks is None:
+                    call.callbacks = deque()
+                call.callbacks.append(callback)
                 return
-        self._callbacks.put([callback])
+        self._callbacks.put(deque([callback]))
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:

@@ -237,9 +237,11 @@ class RequestQueue:
         with self._lock:
             if not call.is_done:
                 self.callbacks.prepare()
-                call.callbacks = [*(call.callbacks or ()), callback]
+                if call.callbacks is None:
+                    call.callbacks = deque()
+                call.callbacks.append(callback)
                 return
-        self.callbacks.put([callback])
+        self.callbacks.put(deque([callback]))
 
     def look_again(self) -> None:
         """A pending call may have become due; from any thread."""

@@ -239,8 +239,7 @@ def test_bucketed_arrays_cut_short_can_be_combined_again_or_this_process_has_end
             comm.close()
             break
         requests = comm._nonblocking.queue
-        with requests._lock:
-            assert requests._changed.wait_for(requests._is_idle, WITHIN_S)
+        assert requests._changed.wait_for(requests._is_idle, WITHIN_S)
         try:
             comm.barrier()
         except ClosedError:

@@ -1,5 +1,6 @@
 """Ctrl-C at every place of a send and a receive: it may be made again, or this process has left."""
 
+import functools
 import itertools
 import threading
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from ftcomm.engine import message_port
 from ftcomm.engine.message_port import MessagePort
 from ftcomm.memory.message_value import MessageValue
 from ftcomm.memory.pool import LoggedResult, Pool
-from ftcomm.nonblocking import handle, message_handles
+from ftcomm.nonblocking import callbacks, handle, message_handles
 from ftcomm.nonblocking import message_forms as nonblocking_forms
 from ftcomm.nonblocking.callbacks import Callbacks
 from ftcomm.nonblocking.message_handles import MessageHandles
@@ -259,3 +260,20 @@ def test_a_receive_that_reads_for_itself_can_be_made_again_or_this_process_leave
             gone_on += 1
             assert list(message_forms.recv(rank, 1)) == [1.0]  # type: ignore[arg-type]  # a Rank has its messages
     assert min(gone_on, left) > 0
+
+
+def test_a_callback_of_a_receive_whose_delivery_is_cut_short_runs_once() -> None:
+    """The main thread may read the link, and give a message to a handle of any thread."""
+    for number in places():
+        rank, ran = Rank(), list[Any]()
+        receiving = begin(rank)
+        receiving.add_done_callback(ran.append)
+        assert rank.core.messages.arrive(rank.next_message(1.0))
+        deliver = functools.partial(rank.receives.arrived, 1, packed_tag(0))
+        has_come = interrupted(deliver, number, *PATH, callbacks, where=BY_SIGNAL)
+        deliver()  # as the next message does
+        rank._message_handles._callbacks.end(WITHIN_S)
+        assert ran == [receiving], number
+        if not has_come:
+            break
+    assert number > 10
