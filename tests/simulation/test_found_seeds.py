@@ -111,3 +111,8 @@ def test_a_launcher_that_was_told_of_an_end_starts_no_worker_for_a_rebuilt_job()
 def test_a_replaced_process_that_comes_first_is_not_believed() -> None:
     """The operator had named the lost of a newer plan, whose other member came later."""
     assert Simulation(548968329624).run().fatal_decision == "JobLostError"
+
+
+def test_a_record_of_a_lost_directory_that_lands_late_is_refused_and_gone_on_from() -> None:
+    """Another directory had begun a job over the empty chain, and was given away."""
+    assert Simulation(501680884595).run().fatal_decision == "finished"

@@ -21,6 +21,7 @@ from ftcomm_chaos.sim.worker.process import SimulatedProcess
 from ftcomm_chaos.sim.workload import LONG, SHORT, Program
 from ftcomm_chaos.sim.world import Violation, World
 from ftcomm_tracker.core.durable_state import Durable
+from ftcomm_tracker.core.rebuild.decision import attempt_of
 from ftcomm_tracker.core.roster import JobState
 
 ODD = 0.08  # share of the scripts with a rank that calls something else
@@ -116,6 +117,7 @@ class Simulation:
         self.leader_checks = LeaderChecks(self)
         self.leading = 0  # which tracker leads, by the chain
         self.trackers: list[SimulatedTracker] = []
+        self.forgotten_series: set[str] = set()  # of state directories that are lost
         self.restarting: Counter[str] = Counter()
         self.living = self._ports = 0
         self._start()
@@ -258,6 +260,9 @@ class Simulation:
             process.die("killed")
         for tracker in self.trackers:
             if journal:
+                before = tracker.journal
+                own = {attempt_of(before.job_id)[0]} if before.attempt else set()
+                self.forgotten_series |= {*own, *before.former}
                 tracker.journal = self.fresh_journal()
             tracker.crash()
         self.journals.lose_hosts()

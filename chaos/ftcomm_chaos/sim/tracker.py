@@ -162,10 +162,25 @@ class SimulatedTracker:
         if self.looks is not None and error == OVERTAKEN:
             self._exit_overtaken(cause)
             return
+        if self.sim.store.facts().series in self.sim.forgotten_series:
+            self._give_empty_directory()
+            return
         # A command that is given again after a loss hears that the job has finished.
         if self.sim.store.facts().finished < 0:
             self.sim.monitor.on_refused(error, cause)
         self.ended = True
+
+    def _give_empty_directory(self) -> None:
+        """The operator gives the command again for the job that the store has.
+
+        A record of a tracker that was lost with its directory has landed late, over which another
+        directory had begun a job.
+        """
+        self.sim.counters["late records of a lost directory"] += 1
+        self.journal = self.sim.fresh_journal()
+        self.crash()
+        for worker_id in self.sim.worker_ids:
+            self.sim.replace_lost(worker_id)
 
     def _open(self, durable: Durable, facts: StoreFacts) -> None:
         self.generation += 1
