@@ -377,6 +377,9 @@ class Executor:
         link, frame = self._links[move.step.recv_from], move.frame
         total, spins = len(frame), 0
         checked = False
+        if not got and outgoing is None:  # it was tried just now: let the peer run first
+            spins = 1
+            self.waiter.pause(spins, link, None)
         while got < total or outgoing is not None:
             if not checked and got >= HEADER_BYTES:  # another program's frame may be shorter
                 checked = True
