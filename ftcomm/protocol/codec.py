@@ -221,7 +221,7 @@ def decode_body(body: bytes) -> Frame:
     return message
 
 
-def frame_length(prefix: bytes | bytearray, max_frame: int = MAX_CONTROL_FRAME) -> int:
+def frame_length(prefix: bytes | bytearray | memoryview, max_frame: int = MAX_CONTROL_FRAME) -> int:
     """Length of the body behind a frame's first 4 bytes, checked before anything is allocated.
 
     For fetch links, where raw bytes follow some messages: read exactly 4 bytes, then exactly

@@ -23,13 +23,13 @@ CLOCK_EVERY = 4  # tries: most steps end before the first reading, and pay nothi
 let_others_run = getattr(os, "sched_yield", functools.partial(time.sleep, 0))
 
 
-def spins_before_sleep(ranks: int) -> int:
-    """For a process of which there are so many on this host."""
+def spins_before_sleep(ranks: int, alone: int = SPINS_ALONE, shared: int = SPINS_SHARED) -> int:
+    """For a process of which there are so many on this host: `alone` if each has a processor."""
     if hasattr(os, "sched_getaffinity"):
         processors = len(os.sched_getaffinity(0))
     else:
         processors = os.cpu_count() or 1
-    return SPINS_ALONE if ranks <= processors else SPINS_SHARED
+    return alone if ranks <= processors else shared
 
 
 class WaitProgress:

@@ -9,7 +9,7 @@ from ftcomm.control.messages.message_head import HeadFields, MessageHead
 from ftcomm.control.messages.message_parser import ParsedMessage
 from ftcomm.errors import ProtocolError
 from ftcomm.memory.message_value import ENTRY_BYTES, MessageValue
-from ftcomm.memory.pool import Array, dtype_from_wire, stored_from_wire
+from ftcomm.memory.pool import Array, LoggedResult, dtype_from_wire, stored_from_wire
 from ftcomm.protocol.link_messages import Content
 from ftcomm.recovery.messages.message_exchange import MessageArrived
 
@@ -31,8 +31,10 @@ class Arrivals:
 
     def __init__(self, driver: "Driver", epoch: int, source: int) -> None:
         self._driver, self._epoch, self._source = driver, epoch, source
-        self._fields: HeadFields | None = None  # of the last head: most are like the one before
-        self._dtype: AnyDtype = _BYTES  # likewise
+        # Of the last head, and of the last message: most are like the one before.
+        self._fields: HeadFields | None = None
+        self._dtype: AnyDtype = _BYTES
+        self._taken: tuple[HeadFields | None, AnyDtype, Content] = (None, _BYTES, Content.ARRAY)
 
     def place_for(self, head: MessageHead) -> Array:
         """Memory for the bytes behind a message's head, which the user owns or will own.
@@ -61,11 +63,18 @@ class Arrivals:
     def take(self, message: ParsedMessage, intake: "Intake") -> None:
         """Give a message that has come whole to who reads, or to the machine."""
         driver = self._driver
-        driver.hub.fault("loading")
+        if driver.hub.faults is not None:
+            driver.hub.fault("loading")
         fields, number, digest = message.head
-        version, tag, content, code, shape, nbytes = fields
-        dtype = self._dtype if fields is self._fields else dtype_of(code)  # a later head has come
-        value = MessageValue(stored_from_wire(dtype, shape, message.raw), Content(content))
+        version, tag, _, code, shape, nbytes = fields
+        before, dtype, content = self._taken
+        if fields is before:
+            stored = LoggedResult(message.raw.view(dtype), shape)
+        else:
+            dtype, content = dtype_of(code), Content(fields.content)
+            stored = stored_from_wire(dtype, shape, message.raw)
+            self._taken = fields, dtype, content
+        value = MessageValue(stored, content)
         arrived = MessageArrived(
             self._epoch, self._source, version, tag, number, digest, value, nbytes + ENTRY_BYTES
         )

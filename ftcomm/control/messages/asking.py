@@ -11,12 +11,13 @@ from ftcomm.control.links.link_stream import LinkStream
 from ftcomm.control.links.manager import link_down, open_message_link
 from ftcomm.control.message_stream import ByteStream, send_message
 from ftcomm.control.messages.arrivals import Arrivals
-from ftcomm.control.messages.intake import Intake
+from ftcomm.control.messages.intake import SPINS_ALONE, SPINS_SHARED, Intake
 from ftcomm.control.messages.message_parser import MessageParser, ParsedMessage
 from ftcomm.diagnostics.os_errors import describe
 from ftcomm.protocol.link_messages import MessageRequest, StreamMark
 from ftcomm.recovery.events import AskForMessages, MessagesLost
 from ftcomm.transport.link import Link
+from ftcomm.transport.waiting import spins_before_sleep
 
 if TYPE_CHECKING:
     from ftcomm.control.driver import Driver
@@ -88,7 +89,10 @@ class MessageLinks:
         def take(message: ParsedMessage) -> None:
             arrivals.take(message, intake)
 
-        intake = Intake(link, MessageParser(arrivals.place_for), take)
+        view = self._driver.hub.core.view
+        ranks = view.grouping.count(view.grouping[view.rank])
+        spins = spins_before_sleep(ranks, SPINS_ALONE, SPINS_SHARED)
+        intake = Intake(link, MessageParser(arrivals.place_for), take, spins)
         return intake
 
     async def _take_until_broken(

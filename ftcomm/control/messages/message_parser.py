@@ -13,6 +13,7 @@ from ftcomm.protocol.link_messages import FetchWait
 
 BUFFER_BYTES = 1 << 16  # of which one read brings several small messages
 MAX_HEAD = 4096  # bytes; a head has 64 dimensions of 9 bytes at most, and a tag
+_NO_BYTES: Array = np.empty(0, np.uint8)
 
 
 class ParsedMessage(NamedTuple):
@@ -40,7 +41,7 @@ class MessageParser:
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
         self._lo = self._hi = 0  # what has been read and not taken
         self._head: MessageHead | None = None
-        self._raw: Array = np.empty(0, np.uint8)
+        self._raw = _NO_BYTES
         self._filled = 0
 
     def space(self) -> memoryview:
@@ -56,8 +57,9 @@ class MessageParser:
     @property
     def _is_direct(self) -> bool:
         """More of a message's bytes are to come than a buffer has."""
-        rest = len(self._raw) - self._filled
-        return self._head is not None and rest >= BUFFER_BYTES and self._lo == self._hi
+        if self._head is None or self._lo != self._hi:
+            return False
+        return len(self._raw) - self._filled >= BUFFER_BYTES
 
     def fed(self, count: int) -> list[ParsedMessage]:
         """Take `count` bytes that were put into `space`; return the messages that are whole now.
@@ -87,14 +89,14 @@ class MessageParser:
         if self._head is None or self._filled < len(self._raw):
             return []
         message = ParsedMessage(self._head, self._raw)
-        self._head, self._raw, self._filled = None, np.empty(0, np.uint8), 0
+        self._head, self._raw, self._filled = None, _NO_BYTES, 0
         return [message]
 
     def _take_head(self) -> bool:
         """Begin the next message; False if its head has not come whole."""
         while self._hi - self._lo >= LENGTH_BYTES:
             start = self._lo + LENGTH_BYTES
-            end = start + frame_length(self._buffer[self._lo : start].tobytes(), MAX_HEAD)
+            end = start + frame_length(self._buffer[self._lo : start], MAX_HEAD)
             if end > self._hi:
                 return False
             message = self._decode(self._buffer[start:end].tobytes())

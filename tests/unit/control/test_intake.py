@@ -3,7 +3,7 @@
 import select
 import socket
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -52,7 +52,7 @@ class Link:
         self.awaited = AwaitedMessage()
         self.waits_for = 0
         parser = MessageParser(lambda head: np.empty(head.fields.nbytes, np.uint8))
-        self.intake = Intake(near, parser, self.take)
+        self.intake = Intake(near, parser, self.take, spins=20)
         self.error: BaseException | None = None
         self.is_over = trio.Event()
 
@@ -139,6 +139,44 @@ async def test_who_reads_for_itself_leaves_when_it_has_its_message_or_nothing_co
     link.far.sendall(message(2) + message(3))
     link.intake.read_for(direct)
     assert [number for number, _ in link.taken] == [1, 2, 3], "they came in one piece"
+    assert (link.intake.direct, link.intake._has_reader) == (None, False)
+
+
+@pytest.mark.parametrize("by", ["message", "another thread", "end", "close"])
+async def test_who_reads_for_itself_sleeps_until_something_comes(
+    link: Link, by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "DIRECT_S", LIMIT_S)
+    direct, asleep = DirectReceive(1, b"t", None, None), threading.Event()
+    real, (old, other_end) = link.intake._link, socket.socketpair()
+
+    def sleeps(**wanted: bool) -> Sequence[tuple[int, int]]:
+        asleep.set()
+        if by == "another thread":  # which finds what comes; nothing comes on this connection
+            return [(old.fileno(), select.POLLIN)]
+        return real.poll_for(**wanted)
+
+    def take(found: ParsedMessage) -> None:
+        link.take(found)
+        direct.is_over = True
+
+    watched: Any = SimpleNamespace(recv_into=real.recv_into, poll_for=sleeps, close=real.close)
+    link.intake._link, link.intake._take = watched, take
+    link.intake._read_at = float("inf")  # it has read just now
+    with old, other_end, trio.fail_after(10.0):
+        async with trio.open_nursery() as nursery:
+            read = partial(trio.to_thread.run_sync, link.intake.read_for, abandon_on_cancel=True)
+            nursery.start_soon(read, direct)
+            assert await trio.to_thread.run_sync(asleep.wait, 10.0), "it tries on, or has left"
+            if by == "end":
+                link.intake.end()
+            elif by == "close":
+                link.far.close()
+            else:
+                link.far.sendall(message(1))
+            if by == "another thread":
+                link.intake._look(LIMIT_S)
+    assert direct.is_over == (by in ("message", "another thread"))
     assert (link.intake.direct, link.intake._has_reader) == (None, False)
 
 

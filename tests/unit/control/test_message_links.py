@@ -84,6 +84,7 @@ def a_driver(core: WorkerMachine, nursery: trio.Nursery, detect_within: float) -
         lock=lock,
         settings=JobSettings(detect_within=detect_within),
         fault=lambda _: None,
+        faults=None,
         log=logging.getLogger("t"),
         pool=Pool(),
         receives=PostedReceives(core, lock),
@@ -381,6 +382,22 @@ async def test_messages_of_other_types_that_come_at_once_keep_their_own(source: 
         found = source.waiting().stored.flat
         assert (found.tolist(), found.dtype.kind) == (wanted, "i" if len(wanted) == 4 else "f")
         source.core.messages.receive(1, TAG, 0.0)
+
+
+async def test_the_ranks_of_this_host_decide_how_long_is_tried(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, detect_within: float
+) -> None:
+    made: list[int] = []
+
+    def tries(ranks: int, *_: int) -> int:
+        made.append(ranks)
+        return 1
+
+    monkeypatch.setattr(asking, "spins_before_sleep", tries)
+    source = Source(nursery, monkeypatch, "socket", detect_within)
+    await source.until(lambda: source.driver.hub.intakes)
+    assert made == [source.core.view.grouping.count(0)]
+    source.end.close()
 
 
 async def test_a_source_is_suspected_where_no_descriptor_is_left(
