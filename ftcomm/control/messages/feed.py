@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ftcomm.control.messages.message_head import HeadEncoder, HeadFields
+from ftcomm.control.messages.message_head import HeadEncoder
 from ftcomm.memory.message_value import MessageValue
 from ftcomm.protocol.link_messages import MessageRequest
 from ftcomm.recovery.messages.message_exchange import MessageExchange
@@ -121,8 +121,8 @@ class Feed:
         value: MessageValue = message.value
         stored = value.stored
         raw = stored.raw()
-        what = value.content, stored.dtype, stored.shape, raw.nbytes
-        fields = HeadFields(version, message.stream.tag, *what)
+        # A plain tuple, which is made faster, and is the same.
+        fields = version, message.stream.tag, value.content, stored.dtype, stored.shape, raw.nbytes
         return self._heads.encode(fields, message.number, message.digest), raw
 
     # --- a thread that sends ----------------------------------------------------------------------

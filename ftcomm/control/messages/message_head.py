@@ -41,6 +41,9 @@ class HeadFields(NamedTuple):
         return MessageItem(version, tag, number, digest, content, dtype, shape, nbytes)
 
 
+PlainFields = tuple[int, bytes, int, int, tuple[int, ...], int]  # `HeadFields`, or one like it
+
+
 class MessageHead(NamedTuple):
     """One head that has come.
 
@@ -61,7 +64,7 @@ class HeadEncoder:
     def __init__(self) -> None:
         self._last = _NONE_YET  # in one step, as Ctrl-C may come between two
 
-    def encode(self, fields: HeadFields, number: int, digest: bytes) -> bytes:
+    def encode(self, fields: PlainFields, number: int, digest: bytes) -> bytes:
         """The same bytes as `codec.encode` of this message.
 
         Raises:
@@ -69,11 +72,12 @@ class HeadEncoder:
         """
         last, form = self._last
         if fields != last:
-            self._last = fields, None
-            return encode(fields.item(number, digest))
+            made = HeadFields(*fields)
+            self._last = made, None
+            return encode(made.item(number, digest))
         if form is None:
-            form = _form_of(fields)
-            self._last = fields, form
+            form = _form_of(last)
+            self._last = last, form
         return form.encode(number, digest)
 
 

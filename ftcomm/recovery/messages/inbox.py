@@ -7,7 +7,6 @@ from typing import Any, Protocol
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.field_types import MAX_TAGS
 from ftcomm.recovery.messages.names import (
-    MODULUS,
     START,
     Mark,
     Stream,
@@ -40,14 +39,9 @@ class _Arrived:
 
 
 class Inbox:
-    """Streams that lead to this rank.
-
-    Attributes:
-        balance: weights of all that was taken in this version, added up.
-    """
+    """Streams that lead to this rank."""
 
     def __init__(self) -> None:
-        self.balance = 0
         self._held: dict[int, int] = {}
         self._streams: dict[Stream, _Arrived] = {}
 
@@ -99,10 +93,9 @@ class Inbox:
         """Give the next message of `stream`, which waits here, to the user."""
         found = self._streams[stream]
         taken, value, nbytes = found.waiting[0]
-        balance = (self.balance + weight(stream, taken)) % MODULUS
         held = self.held(stream.source) - nbytes
         # From here on nothing is called: Ctrl-C comes before all this, or behind.
-        found.taken, self.balance, self._held[stream.source] = taken, balance, held
+        found.taken, self._held[stream.source] = taken, held
         del found.waiting[0]
         return value
 
@@ -117,14 +110,17 @@ class Inbox:
         if taker.has_taken:  # this is the next one, in the same piece of bytes
             return False
         mark = behind(found.arrived, digest)
-        balance = (self.balance + weight(stream, mark)) % MODULUS
         # From here on nothing is called: Ctrl-C comes before all this, or behind.
         taker.has_taken = True
         if taker.is_withdrawn:  # looked at second: who withdraws sets it before a look at the other
             return False
         found.arrived = found.taken = mark
-        self.balance = balance
         return True
+
+    @property
+    def weight(self) -> int:
+        """The weight of all that was taken in this version."""
+        return weight((stream, found.taken) for stream, found in self._streams.items())
 
     def sources(self) -> set[int]:
         """Ranks of which a message has come."""
@@ -145,6 +141,5 @@ class Inbox:
 
     def commit(self) -> None:
         """The version is committed, so all has been taken: a new one counts from the beginning."""
-        self.balance = 0
         self._streams.clear()
         self._held.clear()

@@ -9,8 +9,9 @@ A receiver that was restarted has nothing, and gets all messages of the version 
 that was restarted sends them anew.  It logs them, and only what its receivers lack leaves this
 rank.  What they have must be what it sends now: digests are compared when the log has come as far.
 
-A checkpoint is a cut: all that was sent has been taken.  Each rank adds up the weights of what it
-has sent and takes off those of what it has taken; over all ranks the sum must be 0.
+A checkpoint is a cut: all that was sent has been taken.  Each rank adds up the weights of the
+streams that it has sent, up to their ends, and takes off those of the streams that it has taken, as
+far as it has; over all ranks the sum must be 0.
 """
 
 from collections.abc import Mapping
@@ -94,7 +95,7 @@ class MessageExchange:
     def balance(self) -> int:
         """Of this version: what was sent, less what was taken. Over all ranks it is 0 at a cut."""
         self._turn()
-        return (self._sent.balance - self._inbox.balance) % MODULUS
+        return (self._sent.weight - self._inbox.weight) % MODULUS
 
     def totals(self, peer: int) -> tuple[Total, Total]:
         """Of this version: all that was sent to `peer`, and all that was taken of it."""

@@ -54,7 +54,11 @@ def behind(mark: Mark, digest: bytes) -> Mark:
     return Mark(mark.number + 1, xxhash.xxh3_128_digest(mark.running + digest))
 
 
-def weight(stream: Stream, mark: Mark) -> int:
-    """64 bits that stand for the message before `mark`, and for what all before it were."""
+def weight(ends: Iterable[tuple[Stream, Mark]]) -> int:
+    """64 bits that stand for streams up to these places; 0 of streams that have not begun."""
+    return sum(_weight(stream, mark) for stream, mark in ends if mark.number) % MODULUS
+
+
+def _weight(stream: Stream, mark: Mark) -> int:
     text = b"%d %d %d " % (stream.source, stream.destination, mark.number)
     return xxhash.xxh3_64_intdigest(text + stream.tag + mark.running)

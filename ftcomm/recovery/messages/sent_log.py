@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ftcomm.recovery.messages.names import (
-    MODULUS,
     START,
     Mark,
     Stream,
@@ -42,12 +41,11 @@ class SentLog:
     and what it was; that is compared as soon as the log has come as far.
 
     Attributes:
-        balance: weights of all that was sent in this version, added up.
         nbytes: what its messages take, as their sender counts it.
     """
 
     def __init__(self) -> None:
-        self.balance = self.nbytes = 0
+        self.nbytes = 0
         self._to: dict[int, list[SentMessage]] = {}
         self._streams: dict[Stream, list[SentMessage]] = {}
         self._claims: dict[Stream, Mark] = {}  # of receivers that have come farther than the log
@@ -59,17 +57,24 @@ class SentLog:
             False if its receiver has got other messages of this stream, up to this number, from an
             earlier process of this rank. It is kept all the same: the job is over.
         """
-        sent = self._streams.setdefault(stream, [])
+        sent = self._streams.get(stream)
+        if sent is None:
+            sent = self._streams[stream] = []
+            self._to.setdefault(stream.destination, [])
         mark = behind(_end_of(sent), digest)
-        self.balance = (self.balance + weight(stream, mark)) % MODULUS
         message = SentMessage(stream, *mark, digest, value, site)
         sent.append(message)
-        self._to.setdefault(stream.destination, []).append(message)
+        self._to[stream.destination].append(message)
         claim = self._claims.get(stream)
         if claim is None or claim.number != mark.number:
             return True
         del self._claims[stream]
         return claim.running == mark.running
+
+    @property
+    def weight(self) -> int:
+        """The weight of all that was sent in this version."""
+        return weight((stream, _end_of(sent)) for stream, sent in self._streams.items())
 
     def has_room_for(self, stream: Stream, limit: int) -> bool:
         """False where `stream` would be one more than `limit` to its destination."""
@@ -131,7 +136,7 @@ class SentLog:
     def commit(self) -> list[Any]:
         """The version is committed: nobody needs its messages; return their values."""
         values = [message.value for messages in self._to.values() for message in messages]
-        self.balance = self.nbytes = 0
+        self.nbytes = 0
         self._to.clear()
         self._streams.clear()
         self._claims.clear()
