@@ -1,5 +1,6 @@
 """The state directory of a tracker that runs: deleted under it, and asked for by another one."""
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -13,6 +14,7 @@ from ftcomm.errors import ConfigError
 from ftcomm.protocol.messages import Revoke, Welcome
 from ftcomm_tracker.server.journal import Journal, SupersededError, last_written, remembered
 from ftcomm_tracker.server.open_job import ServeOptions, open_job
+from ftcomm_tracker.server.state_dir import StateLock
 from ftcomm_tracker.server.state_dir_watch import LOOK_S
 from tests.unit.tracker.harness import client, hello, tracker
 from tests.unit.tracker.serving import CLI, serve
@@ -97,3 +99,23 @@ def test_serve_takes_a_job_over_only_if_it_is_told_to(tmp_path: Path) -> None:
         with serve(tmp_path, "--take-over") as (_, taken):
             assert first.wait(timeout=60) == SupersededError.exit_code
             assert taken == ready
+
+
+def test_a_lock_is_given_back_while_a_forked_child_has_a_copy_of_its_file(tmp_path: Path) -> None:
+    """A child closes its copy when it first runs, and may be late."""
+    lock = StateLock.take(tmp_path)
+    assert lock is not None
+    copy = os.dup(lock._file)
+    lock.close()
+    again = StateLock.take(tmp_path)
+    os.close(copy)
+    assert again is not None
+    again.close()
+
+
+def test_a_forked_child_that_closes_its_copy_leaves_the_lock_to_its_parent(tmp_path: Path) -> None:
+    lock = StateLock.take(tmp_path)
+    assert lock is not None
+    StateLock(lock.path, os.dup(lock._file), keeps_others_out=True).abandon()
+    assert StateLock.take(tmp_path) is None
+    lock.close()

@@ -236,7 +236,7 @@ class Journal:
     def abandon(self) -> None:
         """In a forked child: close its copy of the lock; the file is the parent's alone."""
         if self._lock is not None:
-            self._lock.close()
+            self._lock.abandon()
             self._lock = None
 
     def close(self) -> None:

@@ -65,7 +65,13 @@ class StateLock:
         return cls(path, file, keeps_others_out=keeps_others_out)
 
     def close(self) -> None:
-        """Give the lock back."""
+        """Give the lock back, also where a forked child has yet to close its copy of the file."""
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+        os.close(self._file)
+
+    def abandon(self) -> None:
+        """In a forked child: close its copy; the parent keeps the lock."""
         os.close(self._file)
 
 
