@@ -47,7 +47,7 @@ class MessageHandles:
             with self._lock:
                 _end(call, asked, value, error)
                 self._changed.notify_all()
-                if call.callbacks:  # where Ctrl-C cuts this short, it is done anew
+                if call.callbacks:  # where Ctrl-C cuts this short, it is done again
                     self._callbacks.put(call.callbacks)
 
         posted = self.calls.posted(asked, done)
