@@ -74,7 +74,9 @@ class KnownForms:
             key = to, tag, site, x.shape, x.dtype
             form = self._sent.get(key)
             if form is not None and x.flags.c_contiguous:
-                return MessageToSend(form, x.reshape(-1), not copy)
+                # of what is copied anyway no view is needed
+                flat = x if copy and len(form.shape) == 1 else x.reshape(-1)
+                return MessageToSend(form, flat, not copy)
         message = array_message(x, self.peer(to, "to"), packed_tag(tag), site, copy=copy)
         if key is not None and x.dtype.isnative:
             _keep(self._sent, key, message.form)

@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +36,8 @@ Done = Callable[[MessageValue | None, BaseException | None], None]
 COPIED_BYTES = 1 << 19  # up to here another copy costs less than to post a receive
 
 
-class Receive(NamedTuple):
+@dataclass(slots=True)
+class Receive:
     """One receive: the message to take, and what becomes of it.
 
     Attributes:

@@ -88,9 +88,11 @@ class MessagePort:
             what ends this communicator instead; a link that takes the message now, and its claim.
         """
         form, hub = message.form, self._hub
-        self._check_tag(form)
         nbytes = value.stored.flat.nbytes + ENTRY_BYTES
-        if self._messages.nbytes + nbytes > hub.settings.log_limit:
+        held = self._messages.nbytes_with(form.to, form.tag, nbytes)
+        if held is None:
+            raise _too_many_tags(form.to)
+        if held > hub.settings.log_limit:
             return self._too_much(form), None, None
         message.has_place = True  # before it has: an interrupt errs on the safe side
         found = self._messages.send(form.to, form.tag, digest, value, form.site, nbytes)
@@ -120,13 +122,6 @@ class MessagePort:
         released = self._messages.take_released()
         while released:
             self._hub.pool.give(released.pop().stored)
-
-    def _check_tag(self, form: MessageForm) -> None:
-        if not self._messages.has_room_for(form.to, form.tag):
-            raise ValueError(
-                f"rank {form.to} has been sent {MAX_TAGS} distinct tags since the last"
-                " checkpoint, the maximum; use fewer, or checkpoint in between"
-            )
 
     def _too_much(self, form: MessageForm) -> LogLimitError:
         core, limit = self._hub.core, self._hub.settings.log_limit
@@ -209,3 +204,10 @@ class MessagePort:
     def open_receive(self) -> PostedReceive | None:
         """One that waits; None where none does."""
         return self._hub.receives.first()
+
+
+def _too_many_tags(to: int) -> ValueError:
+    return ValueError(
+        f"rank {to} has been sent {MAX_TAGS} distinct tags since the last checkpoint, the maximum;"
+        " use fewer, or checkpoint in between"
+    )

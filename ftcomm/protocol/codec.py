@@ -221,8 +221,12 @@ def decode_body(body: bytes) -> Frame:
     return message
 
 
-def frame_length(prefix: bytes | bytearray | memoryview, max_frame: int = MAX_CONTROL_FRAME) -> int:
+def frame_length(
+    prefix: bytes | bytearray | memoryview, max_frame: int = MAX_CONTROL_FRAME, at: int = 0
+) -> int:
     """Length of the body behind a frame's first 4 bytes, checked before anything is allocated.
+
+    They are those of `prefix` from `at` on.
 
     For fetch links, where raw bytes follow some messages: read exactly 4 bytes, then exactly
     this many, and give them to `decode_body`.
@@ -230,7 +234,7 @@ def frame_length(prefix: bytes | bytearray | memoryview, max_frame: int = MAX_CO
     Raises:
         ProtocolError: the length is 0 or over the limit.
     """
-    (length,) = _LENGTH.unpack(prefix)
+    (length,) = _LENGTH.unpack_from(prefix, at)
     if not 0 < length <= max_frame:
         raise ProtocolError(f"control frame of {length} bytes, at most {max_frame}")
     return int(length)

@@ -32,18 +32,19 @@ def call_site() -> str:
 
 
 def _user_frame(frame: FrameType) -> FrameType:
-    while _passes_on(frame.f_code.co_filename) and frame.f_back is not None:
+    while frame.f_back is not None:
+        file = frame.f_code.co_filename
+        if file not in _passing_on and not (_folders and _is_in_folder(file)):
+            break
         frame = frame.f_back
     return frame
 
 
-def _passes_on(file: str) -> bool:
-    if file in _passing_on:
-        return True
-    if _folders and file.startswith(_folders):
-        _passing_on.add(file)
-        return True
-    return False
+def _is_in_folder(file: str) -> bool:
+    if not file.startswith(_folders):
+        return False
+    _passing_on.add(file)
+    return True
 
 
 @functools.lru_cache(maxsize=1024)

@@ -15,6 +15,7 @@ from ftcomm.protocol.signature import Scalar, Tag
 from ftcomm.requests.arguments import as_elements, scalar_type
 from ftcomm.requests.object_payload import pack_object
 
+LOOKED_AT_BYTES = 1 << 12
 _NUMBER, _TEXT = b"i", b"s"
 _TAG_BYTES = 8
 _CONTENTS = {
@@ -152,9 +153,12 @@ def check_object(value: MessageValue, source: int) -> None:
 
 def received(value: MessageValue, out: Array | None) -> Any:
     """Give the user a message that fits: in `out`, as an own array, or as a number."""
-    array = value.stored.flat.reshape(value.stored.shape)
+    stored = value.stored
+    flat, shape = stored.flat, stored.shape
+    array = flat if len(shape) == 1 else flat.reshape(shape)
     if out is not None:
-        if not np.may_share_memory(out, array):  # it was received there
+        # A large one may have been received there; of a small one, to look costs more than a copy.
+        if flat.nbytes < LOOKED_AT_BYTES or not np.may_share_memory(out, array):
             out[...] = array
         return out
     if value.content is Content.PYTHON_NUMBER:

@@ -65,7 +65,8 @@ class Arrivals:
         driver = self._driver
         if driver.hub.faults is not None:
             driver.hub.fault("loading")
-        fields, number, digest = message.head
+        head = message.head
+        fields = head.fields
         version, tag, _, code, shape, nbytes = fields
         before, dtype, content = self._taken
         if fields is before:
@@ -76,6 +77,13 @@ class Arrivals:
             self._taken = fields, dtype, content
         value = MessageValue(stored, content)
         arrived = MessageArrived(
-            self._epoch, self._source, version, tag, number, digest, value, nbytes + ENTRY_BYTES
+            self._epoch,
+            self._source,
+            version,
+            tag,
+            head.number,
+            head.digest,
+            value,
+            nbytes + ENTRY_BYTES,
         )
         driver.arrived(arrived, intake.direct)

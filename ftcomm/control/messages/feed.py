@@ -7,7 +7,6 @@ under the hub's lock.
 
 import threading
 from collections.abc import Callable
-from typing import NamedTuple
 
 from ftcomm.control.messages.message_head import HeadEncoder
 from ftcomm.memory.message_value import MessageValue
@@ -18,23 +17,16 @@ from ftcomm.transport.link import Link
 
 BATCH = 64  # messages between two looks whether something else was asked for
 JOINED_BYTES = 1 << 14  # a message of so many is written with others in one piece
+COPIED_BYTES = 1 << 12  # of one alone, a copy behind its head takes less than a view
 
 # By a thread that sends; a large message is written by the control thread, beside the script.
 WRITTEN_AT_ONCE = 1 << 20
 
-Piece = bytearray | memoryview
+Piece = bytes | bytearray | memoryview
 
 
-class Claim(NamedTuple):
-    """A message that its sender's thread writes.
-
-    Attributes:
-        version: of the message.
-        message: it.
-    """
-
-    version: int
-    message: SentMessage
+# A message that its sender's thread writes, and its version: a tuple, made in no time.
+Claim = tuple[int, SentMessage]
 
 
 class Feed:
@@ -109,20 +101,23 @@ class Feed:
             assert self._request is not None, "it was asked for"
             head, raw = self._head_and_content(self._request.version, message)
             joined += head
-            if raw.nbytes <= JOINED_BYTES:
+            if len(raw) <= JOINED_BYTES:
                 joined += raw
             else:
                 pieces += [joined, raw]
                 joined = bytearray()
         return [*pieces, joined] if joined else pieces
 
-    def _head_and_content(self, version: int, message: SentMessage) -> tuple[bytes, memoryview]:
-        """For the thread that writes."""
+    def _head_and_content(
+        self, version: int, message: SentMessage
+    ) -> tuple[bytes, bytes | memoryview]:
+        """For the thread that writes; a small content is a copy."""
         value: MessageValue = message.value
         stored = value.stored
-        raw = stored.raw()
+        flat = stored.flat
+        raw = flat.tobytes() if flat.nbytes <= COPIED_BYTES else stored.raw()
         # A plain tuple, which is made faster, and is the same.
-        fields = version, message.stream.tag, value.content, stored.dtype, stored.shape, raw.nbytes
+        fields = version, message.stream.tag, value.content, stored.dtype, stored.shape, len(raw)
         return self._heads.encode(fields, message.number, message.digest), raw
 
     # --- a thread that sends ----------------------------------------------------------------------
@@ -140,7 +135,7 @@ class Feed:
             return None
         self._at = at + 1
         self.is_writing = True
-        return Claim(version, message)
+        return version, message
 
     def write(self, claim: Claim, lock: threading.Lock) -> None:
         """Write a message as far as that does not block; the control thread writes the rest.
@@ -149,10 +144,11 @@ class Feed:
             claim: what `claim` has returned.
             lock: of the hub.
         """
-        head, raw = self._head_and_content(claim.version, claim.message)
+        head, raw = self._head_and_content(*claim)
+        whole: list[Piece] = [head + raw] if isinstance(raw, bytes) else [head, raw]
         pieces: list[Piece] = []
         try:
-            pieces = self._written_at_once([memoryview(head), raw])
+            pieces = self._written_at_once(whole)
         except BaseException:  # Ctrl-C: nobody knows how much has left
             self._give_up()
             raise
@@ -166,9 +162,9 @@ class Feed:
 
     def _written_at_once(self, pieces: list[Piece]) -> list[Piece]:
         """Write what the kernel takes now, and not for long; return the rest of `pieces`."""
-        written = 0
+        left, written = sum(map(len, pieces)), 0
         with self._io:
-            while pieces and written < WRITTEN_AT_ONCE and not self._is_over:
+            while left and written < WRITTEN_AT_ONCE and not self._is_over:
                 try:
                     count = self._link.sendmsg(pieces, (), 0)
                 except BlockingIOError:
@@ -176,7 +172,8 @@ class Feed:
                 except OSError:  # the control thread finds out as well
                     self._give_up()
                     return []
-                pieces, written = _behind(count, pieces), written + count
+                left, written = left - count, written + count
+                pieces = _behind(count, pieces) if left else []
         return pieces
 
     def _give_up(self) -> None:

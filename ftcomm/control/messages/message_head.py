@@ -44,7 +44,8 @@ class HeadFields(NamedTuple):
 PlainFields = tuple[int, bytes, int, int, tuple[int, ...], int]  # `HeadFields`, or one like it
 
 
-class MessageHead(NamedTuple):
+@dataclass(slots=True)
+class MessageHead:
     """One head that has come.
 
     Attributes:
@@ -122,21 +123,22 @@ class _HeadForm:
     rear: bytes
 
     def encode(self, number: int, digest: bytes) -> bytes:
-        if len(digest) != _DIGEST_BYTES or not 0 <= number <= _MAX_NUMBER:
+        if len(digest) != _DIGEST_BYTES or number < 0:
             raise ValueError(f"message {number} with a digest of {len(digest)} bytes")
-        body = b"".join((self.front, pack(number), _DIGEST_MARK, digest, self.rear))
+        body = b"".join((self.front, _packed(number), _DIGEST_MARK, digest, self.rear))
         return len(body).to_bytes(LENGTH_BYTES, "big") + body
 
     def decode(self, body: bytes) -> tuple[int, bytes] | None:
         """Number and digest of a head; None if it has another form."""
-        at = len(body) - len(self.rear) - _DIGEST_BYTES
+        front, rear = self.front, self.rear
+        at = len(body) - len(rear) - _DIGEST_BYTES
         mark_at = at - len(_DIGEST_MARK)
-        if mark_at <= len(self.front):  # front and rear would share bytes
+        if mark_at <= len(front):  # front and rear would share bytes
             return None
-        if not (body.startswith(self.front) and body.endswith(self.rear)):
+        if not (body.startswith(front) and body.endswith(rear)):
             return None
-        number = _number(body[len(self.front) : mark_at])
-        if number is None or body[mark_at:at] != _DIGEST_MARK:
+        number = _number(body[len(front) : mark_at])
+        if number is None or not body.startswith(_DIGEST_MARK, mark_at):
             return None
         return number, body[at : at + _DIGEST_BYTES]
 
@@ -155,6 +157,17 @@ def _form_of(fields: HeadFields) -> _HeadForm:
     end = len(body) - sum(len(pack(field)) for field in plain[_NUMBER_AT + 2 :])
     varying = len(pack(0)) + len(_DIGEST_MARK) + _DIGEST_BYTES
     return _HeadForm(body[: end - varying], body[end:])
+
+
+def _packed(number: int) -> bytes:
+    """The same bytes as `pack(number)`, which takes ten times as long."""
+    if number <= _SMALL:
+        return number.to_bytes(1, "big")
+    for size, mark in _NUMBER_MARKS.items():
+        bits = 8 * (size - 1)
+        if number < 1 << bits:
+            return (mark << bits | number).to_bytes(size, "big")
+    raise ValueError(f"message {number}, at most {_MAX_NUMBER}")
 
 
 def _number(raw: bytes) -> int | None:

@@ -1,7 +1,7 @@
 """MessageParser: messages out of a stream of bytes, whoever reads them (rule R21)."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,7 +16,8 @@ MAX_HEAD = 4096  # bytes; a head has 64 dimensions of 9 bytes at most, and a tag
 _NO_BYTES: Array = np.empty(0, np.uint8)
 
 
-class ParsedMessage(NamedTuple):
+@dataclass(slots=True)
+class ParsedMessage:
     """One message that has come whole.
 
     Attributes:
@@ -38,7 +39,8 @@ class MessageParser:
         """`place_for` gives the memory for a message of which the head has come."""
         self._place_for = place_for
         self._decode = HeadDecoder().decode
-        self._buffer = memoryview(bytearray(BUFFER_BYTES))
+        self._bytes = np.empty(BUFFER_BYTES, np.uint8)
+        self._buffer = self._bytes.data
         self._lo = self._hi = 0  # what has been read and not taken
         self._head: MessageHead | None = None
         self._raw = _NO_BYTES
@@ -73,17 +75,20 @@ class MessageParser:
         self._hi += count
         whole: list[ParsedMessage] = []
         while self._head is not None or self._take_head():
-            piece = min(len(self._raw) - self._filled, self._hi - self._lo)
-            self._raw.data[self._filled : self._filled + piece] = self._buffer[
-                self._lo : self._lo + piece
-            ]
-            self._lo += piece
-            self._filled += piece
+            self._fill()
             ended = self._ended()
-            if not ended:
-                break
             whole += ended
+            if not ended or self._lo == self._hi:
+                break
         return whole
+
+    def _fill(self) -> None:
+        """Put what is in the buffer where the message's bytes belong."""
+        raw, lo, filled = self._raw, self._lo, self._filled
+        count = min(len(raw) - filled, self._hi - lo)
+        place = raw if count == len(raw) else raw[filled : filled + count]  # nearly always all
+        place[:] = self._bytes[lo : lo + count]
+        self._lo, self._filled = lo + count, filled + count
 
     def _ended(self) -> list[ParsedMessage]:
         if self._head is None or self._filled < len(self._raw):
@@ -96,7 +101,7 @@ class MessageParser:
         """Begin the next message; False if its head has not come whole."""
         while self._hi - self._lo >= LENGTH_BYTES:
             start = self._lo + LENGTH_BYTES
-            end = start + frame_length(self._buffer[self._lo : start], MAX_HEAD)
+            end = start + frame_length(self._buffer, MAX_HEAD, self._lo)
             if end > self._hi:
                 return False
             message = self._decode(self._buffer[start:end].tobytes())

@@ -9,7 +9,7 @@ from ftcomm.protocol.field_types import MAX_TAGS
 from ftcomm.recovery.messages.names import (
     START,
     Mark,
-    Stream,
+    StreamKey,
     Total,
     behind,
     total_of,
@@ -43,23 +43,24 @@ class Inbox:
 
     def __init__(self) -> None:
         self._held: dict[int, int] = {}
-        self._streams: dict[Stream, _Arrived] = {}
+        self._streams: dict[StreamKey, _Arrived] = {}
 
-    def put(self, stream: Stream, number: int, digest: bytes, value: Any, nbytes: int) -> bool:
+    def put(self, stream: StreamKey, number: int, digest: bytes, value: Any, nbytes: int) -> bool:
         """Hold a message of `nbytes`; False if it is here, or is not the next of its stream.
 
         Raises:
             ProtocolError: its source has sent it of more tags than a rank may.
         """
+        source, _, _ = stream
         found = self._streams.get(stream)
         if found is None:
-            self._check_tags(stream.source)
+            self._check_tags(source)
             found = self._streams[stream] = _Arrived()
         if number != found.arrived.number + 1:
             return False
-        arrived, held = behind(found.arrived, digest), self.held(stream.source) + nbytes
+        arrived, held = behind(found.arrived, digest), self.held(source) + nbytes
         # From here on only the last step calls anything: Ctrl-C comes before all this, or behind.
-        found.arrived, self._held[stream.source] = arrived, held
+        found.arrived, self._held[source] = arrived, held
         found.waiting.append((arrived, value, nbytes))
         return True
 
@@ -67,39 +68,40 @@ class Inbox:
         """There is room for one more: a request for messages has a mark of each."""
         if len(self._streams) < MAX_TAGS:
             return
-        if sum(stream.source == source for stream in self._streams) >= MAX_TAGS:
+        if sum(other == source for other, _, _ in self._streams) >= MAX_TAGS:
             raise ProtocolError(f"rank {source} sends messages of more than {MAX_TAGS} tags")
 
     def held(self, source: int) -> int:
         """Bytes of `source` that wait to be taken."""
         return self._held.get(source, 0)
 
-    def arrived(self, stream: Stream) -> Mark:
+    def arrived(self, stream: StreamKey) -> Mark:
         """The place up to which a stream has arrived."""
         found = self._streams.get(stream)
         return START if found is None else found.arrived
 
-    def has(self, stream: Stream) -> bool:
+    def has(self, stream: StreamKey) -> bool:
         """Tell whether a message of `stream` waits to be taken."""
         found = self._streams.get(stream)
         return found is not None and bool(found.waiting)
 
-    def first(self, stream: Stream) -> Any | None:
+    def first(self, stream: StreamKey) -> Any | None:
         """The next message of `stream`, which stays; None if it has not come."""
         found = self._streams.get(stream)
         return found.waiting[0][1] if found is not None and found.waiting else None
 
-    def take(self, stream: Stream) -> Any:
+    def take(self, stream: StreamKey) -> Any:
         """Give the next message of `stream`, which waits here, to the user."""
+        source, _, _ = stream
         found = self._streams[stream]
         taken, value, nbytes = found.waiting[0]
-        held = self.held(stream.source) - nbytes
+        held = self.held(source) - nbytes
         # From here on nothing is called: Ctrl-C comes before all this, or behind.
-        found.taken, self._held[stream.source] = taken, held
+        found.taken, self._held[source] = taken, held
         del found.waiting[0]
         return value
 
-    def pass_on(self, stream: Stream, number: int, digest: bytes, taker: Taker) -> bool:
+    def pass_on(self, stream: StreamKey, number: int, digest: bytes, taker: Taker) -> bool:
         """Take a message as it comes, without holding it; False where it must be `put`.
 
         That is the first one of a stream, and one before which others wait or are missing.
@@ -124,20 +126,20 @@ class Inbox:
 
     def sources(self) -> set[int]:
         """Ranks of which a message has come."""
-        return {stream.source for stream, found in self._streams.items() if found.arrived.number}
+        return {source for (source, _, _), found in self._streams.items() if found.arrived.number}
 
     def marks(self, source: int) -> tuple[tuple[bytes, Mark], ...]:
         """By tag, how far the streams of `source` have arrived."""
         return tuple(
-            (stream.tag, found.arrived)
-            for stream, found in sorted(self._streams.items())
-            if stream.source == source and found.arrived.number
+            (tag, found.arrived)
+            for (of, _, tag), found in sorted(self._streams.items())
+            if of == source and found.arrived.number
         )
 
     def total(self, source: int) -> Total:
         """All that was taken of `source`."""
         streams = self._streams.items()
-        return total_of((stream.tag, f.taken) for stream, f in streams if stream.source == source)
+        return total_of((tag, found.taken) for (of, _, tag), found in streams if of == source)
 
     def commit(self) -> None:
         """The version is committed, so all has been taken: a new one counts from the beginning."""

@@ -15,7 +15,8 @@ far as it has; over all ranks the sum must be 0.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, assert_never
+from dataclasses import dataclass
+from typing import Any, assert_never
 
 from ftcomm.protocol.field_types import MAX_TAGS
 from ftcomm.recovery.call_progress import CallProgress
@@ -31,7 +32,7 @@ from ftcomm.recovery.events import (
 )
 from ftcomm.recovery.messages.inbox import Inbox, Taker
 from ftcomm.recovery.messages.message_hold import MessageHold
-from ftcomm.recovery.messages.names import MODULUS, Mark, Stream, Total
+from ftcomm.recovery.messages.names import MODULUS, Mark, StreamKey, Total
 from ftcomm.recovery.messages.sent_log import SentLog, SentMessage
 from ftcomm.recovery.states import Completion, WorkerState
 from ftcomm.recovery.tracker_contact import TrackerContact
@@ -39,7 +40,8 @@ from ftcomm.recovery.tracker_contact import TrackerContact
 Marks = Mapping[bytes, Mark]  # by tag
 
 
-class MessageArrived(NamedTuple):
+@dataclass(slots=True)
+class MessageArrived:
     """Message `number` of a stream of `source` to this rank has arrived whole."""
 
     epoch: int
@@ -137,10 +139,16 @@ class MessageExchange:
         self._turn()
         return self._sent.nbytes
 
-    def has_room_for(self, destination: int, tag: bytes) -> bool:
-        """False where a message would have one tag more than a rank may send to another."""
+    def nbytes_with(self, destination: int, tag: bytes, nbytes: int) -> int | None:
+        """Bytes that it would hold with one more message, of `nbytes`.
+
+        Returns:
+            None where that would have one tag more than a rank may send to another.
+        """
         self._turn()
-        return self._sent.has_room_for(Stream(self._view.rank, destination, tag), MAX_TAGS)
+        if not self._sent.has_room_for((self._view.rank, destination, tag), MAX_TAGS):
+            return None
+        return self._sent.nbytes + nbytes
 
     def send(
         self, destination: int, tag: bytes, digest: bytes, value: Any, site: str, nbytes: int = 0
@@ -152,17 +160,18 @@ class MessageExchange:
         """
         self._turn()
         self._sent.nbytes += nbytes
-        stream = Stream(self._view.rank, destination, tag)
+        stream = (self._view.rank, destination, tag)
         is_same = self._sent.add(stream, digest, value, site)
         return None if is_same else self._differs(stream)
 
-    def _differs(self, stream: Stream) -> FatalFound:
+    def _differs(self, stream: StreamKey) -> FatalFound:
+        _, destination, _ = stream
         newest = self._sent.newest(stream)
         number, site = (0, "") if newest is None else (newest.number, newest.site)
         # digests are running: it may be an earlier one of these
         which = "the first message" if number == 1 else f"one of the first {number} messages"
         cause = (
-            f"rank {self._view.rank} sent other bytes to rank {stream.destination} at {site} than"
+            f"rank {self._view.rank} sent other bytes to rank {destination} at {site} than"
             f" before its restart ({which} of this tag since checkpoint {self._version}):"
             " make the script compute the same again"
         )
@@ -182,7 +191,7 @@ class MessageExchange:
         if version != self._version:
             return None
         for tag, mark in marks.items():
-            stream = Stream(self._view.rank, destination, tag)
+            stream = (self._view.rank, destination, tag)
             if not self._sent.claim(stream, mark):
                 return self._differs(stream)
         return None
@@ -237,7 +246,7 @@ class MessageExchange:
         is_current = arrived.epoch == view.epoch and view.is_live
         if not is_current or arrived.version != self._version:
             return False
-        stream = Stream(arrived.source, self._view.rank, arrived.tag)
+        stream = (arrived.source, self._view.rank, arrived.tag)
         content = arrived.number, arrived.digest, arrived.value, arrived.nbytes
         return self._inbox.put(stream, *content)
 
@@ -252,7 +261,7 @@ class MessageExchange:
             return False
         if now > self._contact.confirm_after or self.hold.is_on:
             return False
-        stream = Stream(source, view.rank, arrived.tag)
+        stream = (source, view.rank, arrived.tag)
         if not self._inbox.pass_on(stream, arrived.number, arrived.digest, taker):
             return False
         self._waits_since.pop(source, None)
@@ -263,6 +272,13 @@ class MessageExchange:
         self._turn()
         return self._inbox.held(source)
 
+    def may_come_next(self, source: int, tag: bytes) -> bool:
+        """True where `source` was asked, and none of its messages of this tag waits here."""
+        self._turn()
+        if self._asked_in != self._view.epoch or source not in self._asked:
+            return False
+        return not self._inbox.has((source, self._view.rank, tag))
+
     def must_ask(self, source: int) -> bool:
         """True where `MessagesWanted` of this source may have something to do."""
         self._turn()
@@ -271,13 +287,13 @@ class MessageExchange:
     def comes_next(self, source: int, version: int, tag: bytes, number: int) -> bool:
         """True of the message behind those of its stream that have arrived."""
         self._turn()
-        arrived = self._inbox.arrived(Stream(source, self._view.rank, tag))
+        arrived = self._inbox.arrived((source, self._view.rank, tag))
         return version == self._version and number == arrived.number + 1
 
     def waiting(self, source: int, tag: bytes) -> Any | None:
         """The next message of a stream, which is left there; None where it has not come."""
         self._turn()
-        return self._inbox.first(Stream(source, self._view.rank, tag))
+        return self._inbox.first((source, self._view.rank, tag))
 
     def receive(self, source: int, tag: bytes, now: float) -> tuple[Completion | None, Any]:
         """The next message of a stream.
@@ -286,7 +302,7 @@ class MessageExchange:
             None and nothing where it has not come; else how it is completed, and its content.
         """
         self._turn()
-        stream = Stream(source, self._view.rank, tag)
+        stream = (source, self._view.rank, tag)
         if not self._inbox.has(stream):
             return None, None
         state = self._view.state

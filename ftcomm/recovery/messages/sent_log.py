@@ -1,20 +1,24 @@
 """The sent log: this rank's messages of the present version, kept until it commits (rule R21)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from ftcomm.recovery.messages.names import (
     START,
     Mark,
     Stream,
+    StreamKey,
     Total,
     behind,
+    running_behind,
     total_of,
     weight,
 )
 
 
-class SentMessage(NamedTuple):
+@dataclass(slots=True)
+class SentMessage:
     """One message in the log.
 
     Attributes:
@@ -47,42 +51,48 @@ class SentLog:
     def __init__(self) -> None:
         self.nbytes = 0
         self._to: dict[int, list[SentMessage]] = {}
-        self._streams: dict[Stream, list[SentMessage]] = {}
-        self._claims: dict[Stream, Mark] = {}  # of receivers that have come farther than the log
+        self._streams: dict[StreamKey, list[SentMessage]] = {}
+        self._claims: dict[StreamKey, Mark] = {}  # of receivers that have come farther than the log
 
-    def add(self, stream: Stream, digest: bytes, value: Any, site: str) -> bool:
+    def add(self, key: StreamKey, digest: bytes, value: Any, site: str) -> bool:
         """Keep one more message.
 
         Returns:
             False if its receiver has got other messages of this stream, up to this number, from an
             earlier process of this rank. It is kept all the same: the job is over.
         """
-        sent = self._streams.get(stream)
-        if sent is None:
-            sent = self._streams[stream] = []
+        sent = self._streams.get(key)
+        if sent:
+            last = sent[-1]
+            stream, number = last.stream, last.number + 1
+            running = running_behind(last.running, digest)
+        else:
+            stream = Stream(*key)
+            sent = self._streams.setdefault(stream, [])
             self._to.setdefault(stream.destination, [])
-        mark = behind(_end_of(sent), digest)
-        message = SentMessage(stream, *mark, digest, value, site)
+            number, running = behind(START, digest)
+        message = SentMessage(stream, number, running, digest, value, site)
         sent.append(message)
         self._to[stream.destination].append(message)
-        claim = self._claims.get(stream)
-        if claim is None or claim.number != mark.number:
+        claim = self._claims.get(stream) if self._claims else None
+        if claim is None or claim.number != number:
             return True
         del self._claims[stream]
-        return claim.running == mark.running
+        return claim.running == running
 
     @property
     def weight(self) -> int:
         """The weight of all that was sent in this version."""
         return weight((stream, _end_of(sent)) for stream, sent in self._streams.items())
 
-    def has_room_for(self, stream: Stream, limit: int) -> bool:
+    def has_room_for(self, stream: StreamKey, limit: int) -> bool:
         """False where `stream` would be one more than `limit` to its destination."""
         if stream in self._streams or len(self._streams) < limit:
             return True
-        return sum(other.destination == stream.destination for other in self._streams) < limit
+        _, to, _ = stream
+        return sum(destination == to for _, destination, _ in self._streams) < limit
 
-    def claim(self, stream: Stream, mark: Mark) -> bool:
+    def claim(self, stream: StreamKey, mark: Mark) -> bool:
         """Take a receiver's word for how far it has come; False if that contradicts the log."""
         sent = self._streams.get(stream, [])
         if mark.number > len(sent):
@@ -126,7 +136,7 @@ class SentLog:
     def total(self, destination: int) -> Total:
         """All that was sent to `destination`."""
         streams = self._streams.items()
-        return total_of((s.tag, _end_of(m)) for s, m in streams if s.destination == destination)
+        return total_of((tag, _end_of(sent)) for (_, to, tag), sent in streams if to == destination)
 
     def site_of(self, destination: int, index: int) -> str:
         """The line of one message to `destination`, or of the last one before."""
@@ -142,7 +152,7 @@ class SentLog:
         self._claims.clear()
         return values
 
-    def newest(self, stream: Stream) -> SentMessage | None:
+    def newest(self, stream: StreamKey) -> SentMessage | None:
         """The newest message of a stream; None if there is none."""
         sent = self._streams.get(stream)
         return sent[-1] if sent else None

@@ -274,7 +274,7 @@ async def test_a_link_on_which_writing_was_interrupted_is_given_up(
     await link.next_request()
     feed = link.driver.hub.feeds[1]
     with link.driver.hub.lock:
-        log(link.core, value_of(1.0))
+        log(link.core, value_of(*range(500_000)))  # more than the kernel takes at once
         claim = feed.claim()
     assert claim is not None
 

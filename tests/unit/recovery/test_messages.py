@@ -457,11 +457,11 @@ def test_the_values_of_a_committed_version_are_released_once() -> None:
 def test_one_rank_gets_no_more_tags_than_a_request_can_name() -> None:
     core = loaded()
     for tag in range(MAX_TAGS):
-        assert core.messages.has_room_for(1, b"%d" % tag)
+        assert core.messages.nbytes_with(1, b"%d" % tag, 9) == core.messages.nbytes + 9
         send(core, "a", tag=b"%d" % tag)
-    assert not core.messages.has_room_for(1, b"another")
-    assert core.messages.has_room_for(1, b"0")
-    assert core.messages.has_room_for(2, b"another")
+    assert core.messages.nbytes_with(1, b"another", 9) is None
+    assert core.messages.nbytes_with(1, b"0", 9) is not None
+    assert core.messages.nbytes_with(2, b"another", 9) is not None
 
 
 def test_a_source_may_not_send_more_tags_than_a_request_can_name() -> None:
