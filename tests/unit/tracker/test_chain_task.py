@@ -23,7 +23,7 @@ from ftcomm_tracker.core.events import (
     PutVersion,
     VersionPut,
 )
-from ftcomm_tracker.server.store import chain_task
+from ftcomm_tracker.server.store import record_puts
 from ftcomm_tracker.server.store.chain_task import ChainTask
 from tests.unit.durable.stored_job import StoredJob
 
@@ -57,7 +57,7 @@ async def test_a_version_of_which_an_object_is_gone_is_given_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: str, patience_s: float
 ) -> None:
     """All versions of an attempt name the prelude's objects, which the first one has written."""
-    monkeypatch.setattr(chain_task, "MISSING_FOR_S", patience_s)
+    monkeypatch.setattr(record_puts, "MISSING_FOR_S", patience_s)
     store = DirectoryStore(tmp_path)
     job = StoredJob(store)
     job.begin()

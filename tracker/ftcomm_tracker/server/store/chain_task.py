@@ -18,15 +18,10 @@ from ftcomm.config.backoff import TRACKER_BACKOFF
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.durable.chain import NONCE_BYTES, Chain, LaterTrackerError, OvertakenError
 from ftcomm.durable.chain_state import ChainState, chain_state
-from ftcomm.durable.garbage import DATA, not_kept
 from ftcomm.durable.opening import find_sign, leave_sign, open_store, probe
 from ftcomm.durable.records import (
     AttemptRecord,
-    BegunRecord,
-    ChainRecord,
     EpochRecord,
-    FinishedRecord,
-    SeriesRecord,
     VersionRecord,
 )
 from ftcomm.durable.store import DamagedObjectError, MissingObjectError, Store, StoreError
@@ -48,26 +43,10 @@ from ftcomm_tracker.core.durable.chain_facts import ChainFacts
 from ftcomm_tracker.core.durable.store_facts import StoreFacts
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.events import (
-    BegunPut,
     ChainRead,
-    Claimed,
-    EndedPut,
-    EpochPut,
     Event,
-    FinishedPut,
-    ObjectsMissing,
     Overtaken,
-    PutBegun,
-    PutClaim,
-    PutDelayed,
-    PutEnded,
-    PutEpoch,
-    PutFinished,
-    PutSeries,
-    PutVersion,
-    SeriesPut,
     StoreSeen,
-    VersionPut,
 )
 from ftcomm_tracker.core.rebuild.stored_job import attempt_to_hear
 from ftcomm_tracker.core.roster import Roster
@@ -75,20 +54,14 @@ from ftcomm_tracker.core.standby.watch import journalled_roster
 from ftcomm_tracker.server.job_id import draw_job_id
 from ftcomm_tracker.server.journal import Journal
 from ftcomm_tracker.server.store.beat import BEAT_EVERY_S, BEATS, BeatWatch, StoreBeat
-from ftcomm_tracker.server.store.chain_records import facts_of, record_of
+from ftcomm_tracker.server.store.chain_records import facts_of
+from ftcomm_tracker.server.store.record_puts import Put, RecordPuts, Writer
 
 # A store that cannot be read when an attempt begins: a restart of its server, not more.
 READ_WITHIN_S = 60.0
-# An object that a host has written may be seen here so much later: an NFS client keeps folders.
-MISSING_FOR_S = 60.0
-# Settings on which the bytes of results depend; the series has the first attempt's.
-BIT_SETTINGS = ("algorithm", "algorithm_table")
 GONE = "its objects were deleted"
-SHARE = "give --checkpoint a directory that all hosts share"
-MAX_PUTS = 64  # records that wait; a job has two in flight at most, and its end
 
 T = TypeVar("T")
-Put = PutSeries | PutVersion | PutFinished | PutBegun | PutEpoch | PutEnded | PutClaim
 
 log = logging.getLogger("ftcomm_tracker")
 
@@ -128,12 +101,11 @@ class ChainTask:
         self._beat = StoreBeat(store)
         self._resume = resume
         self._chain = Chain(store)
+        self._uses = trio.Lock()  # of the chain, by one thread at a time
+        self._puts = RecordPuts(self._chain, self._uses, self._beat, keep)
         self._durable = Durable.fresh("", 1)
-        self._puts, self._orders = trio.open_memory_channel[Put](MAX_PUTS)
-        self._deleted: set[int] | None = None  # records of versions whose objects are gone
         self._generation = 0
         self._leads = False
-        self._claim: EpochRecord | None = None  # by which it leads before it has a group
 
     # --- the beginning of an attempt ----------------------------------------------------------
 
@@ -156,6 +128,7 @@ class ChainTask:
             FtcommError: there is none to begin; the store cannot tell two trackers apart, or could
                 not be read for long.
         """
+        self._puts.drop()  # a record of the attempt before would be put as one of this
         await self._patiently(probe, self._store)
         start = self._start_of(before, survivors=survivors, settings=settings)
         step = start.begin()
@@ -380,7 +353,7 @@ class ChainTask:
             leader, is_silent = beats.look()
             chain.read()
             epochs = chain_state(chain.links).epochs
-            self._beat.is_on = self._claim is not None and epochs[-1:] == (self._claim,)
+            self._beat.is_on = epochs[-1:] == (self._puts.claim,)
         except OvertakenError as error:
             # Unless it is the next attempt of this tracker, which began meanwhile.
             if self._leads and self._durable.attempt == attempt:
@@ -420,6 +393,10 @@ class ChainTask:
 
     async def _patiently(self, call: Callable[..., T], *arguments: object) -> T:
         """Call in a thread, again while the store is away: that is no damage (rule R16)."""
+        async with self._uses:
+            return await self._patiently_alone(call, *arguments)
+
+    async def _patiently_alone(self, call: Callable[..., T], *arguments: object) -> T:
         deadline, failures = trio.current_time() + READ_WITHIN_S, 0
         while True:
             try:
@@ -458,7 +435,7 @@ class ChainTask:
 
     def put(self, effect: Put) -> None:
         """Put the record behind those that were given before; returns at once."""
-        self._puts.send_nowait(effect)
+        self._puts.give(effect, Writer(self._durable, self._generation, self.has_standby))
 
     async def run(self, post: Callable[[Event], None]) -> None:
         """Put what is given, one record after the other, and beat, for ever."""
@@ -466,130 +443,8 @@ class ChainTask:
             nursery.start_soon(self._beat.run)
             if self.has_standby:
                 nursery.start_soon(self._watch, post)
-            async for effect in self._orders:
-                if not await self._put(effect, post):
-                    nursery.cancel_scope.cancel()
-
-    async def _put(self, effect: Put, post: Callable[[Event], None]) -> bool:
-        """Put until it is there; False if a later attempt or tracker has come."""
-        nonce, failures = secrets.token_bytes(NONCE_BYTES), 0
-        missing_until = trio.current_time() + MISSING_FOR_S
-        while True:
-            may_come = trio.current_time() < missing_until
-            try:
-                done = await trio.to_thread.run_sync(
-                    self._append, effect, nonce, may_come, abandon_on_cancel=True
-                )
-            except OvertakenError as error:
-                post(Overtaken(error.cause, isinstance(error, LaterTrackerError)))
-                return False
-            except (StoreError, MissingObjectError, DamagedObjectError) as error:
-                failures += 1
-                if failures == 1:
-                    log.warning("the checkpoint store does not take a record: %s", error.cause)
-                post(PutDelayed(error.cause))
-                await trio.sleep(TRACKER_BACKOFF.delay_s(failures))
-            else:
-                post(done)
-                if isinstance(done, VersionPut):
-                    cause = await trio.to_thread.run_sync(self._delete_old, abandon_on_cancel=True)
-                    if cause:
-                        log.warning("an old checkpoint cannot be deleted: %s", cause)
-                return True
-
-    def _append(self, effect: Put, nonce: bytes, may_come: bool) -> Event:
-        """Put one record; return what the roster hears of it.
-
-        Raises:
-            MissingObjectError: an object of a version is not here, and `may_come`.
-        """
-        match effect:
-            case PutSeries():
-                self._append_first(effect)
-                return SeriesPut()
-            case PutVersion():
-                missing = self._missing(effect)
-                if missing:
-                    why = f"{missing[0]} is not in the tracker's {self._store.url}"
-                    if may_come:
-                        raise MissingObjectError(why, remedy=SHARE)
-                    return ObjectsMissing(effect.version, missing, why)
-                now = int(time.time() * 1e6)
-                self._append_one(record_of(effect, now), nonce)
-                return VersionPut(effect.version)
-            case PutFinished(attempt, version):
-                self._append_one(FinishedRecord(attempt, version), nonce)
-                return FinishedPut()
-            case PutBegun(attempt, frontier):
-                self._append_one(BegunRecord(attempt, frontier), nonce)
-                return BegunPut()
-            case PutEpoch(record):
-                self._append_one(record, nonce)
-                return EpochPut(record)
-            case PutEnded(record):
-                self._append_one(record, nonce)
-                return EndedPut()
-            case PutClaim(record, after):
-                landed = self._chain.put_after(record, nonce, after)
-                self._claim = record if landed else None
-                self._beat.is_on = landed
-                return Claimed(self._claim)
-            case _:
-                assert_never(effect)
-
-    def _append_first(self, effect: PutSeries) -> None:
-        durable, links = self._durable, self._chain.read()
-        first = effect.nonce[::-1]
-        if links and links[0].nonce != first:
-            error = LaterTrackerError if self.has_standby else OvertakenError
-            raise error(f"{self._store.url}: another job has begun in this store")
-        settings = dict(durable.settings)
-        bits = tuple((name, settings[name]) for name in BIT_SETTINGS)
-        series = SeriesRecord(
-            durable.job_id.rpartition(".")[0],
-            durable.world_size,
-            effect.grouping,
-            bits,
-            effect.tables,
-        )
-        self._append_one(series, first)
-        self._append_one(AttemptRecord(durable.attempt, 0), effect.nonce)
-
-    def _append_one(self, record: ChainRecord, nonce: bytes) -> None:
-        attempt, generation = self._durable.attempt, self._generation
-        self._chain.append(record, nonce, attempt=attempt, generation=generation)
-
-    def _missing(self, effect: PutVersion) -> tuple[str, ...]:
-        """Look for the objects with the tracker's own eyes: a host may have another disk there.
-
-        Those of the prelude are in the folder of the version that wrote them, which others name.
-        """
-        names = (written.name for written in effect.objects)
-        folders = {name.rpartition("/")[0] for name in names}
-        listed = {
-            stored.name: stored.nbytes
-            for folder in sorted(folders)
-            for stored in self._store.list(f"{folder}/")
-        }
-        return tuple(
-            each.name for each in effect.objects if listed.get(each.name, -1) < each.nbytes
-        )
-
-    def _delete_old(self) -> str:
-        """Delete objects, not records, of versions not to be kept (R16); returns why one stays."""
-        old = not_kept(self._state(), self._keep)
-        try:
-            if self._deleted is None:  # one list, and not a call for each of thousands long gone
-                there = {each.name for each in self._store.list(DATA)}
-                old = {number: [n for n in names if n in there] for number, names in old.items()}
-                self._deleted = set()
-            for number in sorted(old.keys() - self._deleted):
-                for name in old[number]:
-                    self._store.delete(name)
-                self._deleted.add(number)
-        except StoreError as error:
-            return error.cause
-        return ""
+            await self._puts.run(post)
+            nursery.cancel_scope.cancel()
 
 
 def _folder(version: VersionRecord) -> str:
