@@ -22,6 +22,11 @@ class Changes:
         self._lock = lock
         self._sleepers: set[threading.Lock] = set()  # each is taken until something has changed
 
+    @property
+    def is_awaited(self) -> bool:
+        """True if some thread waits; asked without the lock by who looks again behind a change."""
+        return bool(self._sleepers)
+
     def wait_for(self, holds: Callable[[], object], timeout: float | None = None) -> bool:
         """Return when `holds` is true, at which it looks under the lock.
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from ftcomm.collectives.dtypes import AnyDtype
 from ftcomm.config.deadline import Limit, overdue
+from ftcomm.control.changes import Changes
 from ftcomm.control.messages.direct_receive import DirectReceive
 from ftcomm.control.messages.message_head import MessageHead
 from ftcomm.errors import FtcommError
@@ -73,7 +74,7 @@ class PostedReceives:
         self._core, self._lock = core, lock
         self._streams: dict[StreamName, deque[PostedReceive]] = {}
         self._error: FtcommError | None = None
-        self._awaiting: list[threading.Event] = []
+        self._ends = Changes(lock)
         self.on_taken: Callable[[], None] = _nothing
 
     def post(self, receive: PostedReceive) -> bool:
@@ -133,7 +134,7 @@ class PostedReceives:
 
     def look(self, ask: Callable[[int], None]) -> None:
         """Something has changed: serve whom it allows, and `ask` sources not asked yet."""
-        if not (self._streams or self._awaiting):
+        if not (self._streams or self._ends.is_awaited):
             return
         self._serve_all()
         with self._lock:
@@ -161,8 +162,8 @@ class PostedReceives:
         ended: list[_Ended] = []
         try:
             with self._lock:
-                if self._error is not None or self._core.view.error is not None:
-                    self._tell_end()
+                if self._has_error():
+                    self._ends.notify_all()
                 for stream in list(self._streams):
                     self._serve(stream, ended)
             self._tell(ended)
@@ -219,19 +220,13 @@ class PostedReceives:
 
     def await_end(self) -> FtcommError:
         """Return the error of the job, which is about to end."""
-        ended = threading.Event()
-        with self._lock:
-            self._awaiting.append(ended)
-            if self._error is not None or self._core.view.error is not None:
-                self._tell_end()
-        ended.wait()
+        self._ends.wait_for(self._has_error)
         error = self._core.view.error or self._error
         assert error is not None, "it has ended"
         return error
 
-    def _tell_end(self) -> None:
-        while self._awaiting:
-            self._awaiting.pop().set()
+    def _has_error(self) -> bool:
+        return self._error is not None or self._core.view.error is not None
 
     def end(self, error: FtcommError) -> None:
         """The communicator has ended: each receive raises `error`."""

@@ -277,7 +277,7 @@ def test_who_has_ended_the_job_waits_until_it_is_told(
         end(receives)
     thread, errors = awaiting(receives.posted)
     if not is_early:
-        while not receives.posted._awaiting:
+        while not receives.posted._ends.is_awaited:
             os.sched_yield()
         end(receives)
     thread.join(10.0)
