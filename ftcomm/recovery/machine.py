@@ -266,7 +266,7 @@ class WorkerMachine:
         """Join as a member or a spare: the tracker counts this process (rule R1)."""
         contact, view = self.contact, self.view
         is_other = contact.job_id not in ("", message.job_id)
-        if not view.epoch and (is_other or message.generation < contact.generation):
+        if not view.epoch and (is_other or contact.refuses(message.generation, message.tracker)):
             # It has taken no part in that job, or in what that tracker began of it: as if new.
             contact.generation, contact.tracker = 0, b""
             self.prefetching.forget()

@@ -95,14 +95,19 @@ class TrackerContact:
 
         Of two trackers of one generation the first that asked is followed.
         """
+        if self.refuses(generation, tracker):
+            return False
         if (generation, tracker) == (self.generation, self.tracker):
             return True
-        if generation <= self.generation:
-            return False
         self.generation, self.tracker = generation, tracker
         if self.dialled not in self._answered:
             self._answered = (*self._answered, self.dialled)[:MAX_TRACKERS_LOST]
         return True
+
+    def refuses(self, generation: int, tracker: bytes) -> bool:
+        """True of a tracker other than the one followed, unless it is a newer one."""
+        followed = (self.generation, self.tracker)
+        return (generation, tracker) != followed and generation <= self.generation
 
     @property
     def lost_trackers(self) -> tuple[str, ...]:

@@ -59,9 +59,11 @@ class Conditions:
         """Virtual seconds after the last fault within which everything must have ended.
 
         A place may stay empty, or a record of the store be missing, for `NO_PROGRESS`. A worker
-        that was turned away meanwhile gives up after another `tracker_timeout`.
+        that was turned away meanwhile gives up after another `tracker_timeout`. A lost attempt may
+        await its last checkpoint for `replace_within`, before the next one begins.
         """
-        return (NO_PROGRESS + 40.0) * max(self.settings.detect_within, 1.0)
+        will_s = self.settings.replace_within if self.durable else 0.0
+        return (NO_PROGRESS + 40.0) * max(self.settings.detect_within, 1.0) + will_s
 
     @property
     def tracker_timeout(self) -> float:

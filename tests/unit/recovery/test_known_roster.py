@@ -60,11 +60,12 @@ def test_a_member_follows_no_older_tracker(generation: int, tracker: bytes, foll
     assert core.contact.tracker == (tracker if follows else b"new")
 
 
-def test_a_process_that_no_plan_has_named_begins_anew_with_any_tracker() -> None:
+@pytest.mark.parametrize("before", [3, 2])
+def test_a_process_that_no_plan_has_named_begins_anew_with_any_tracker(before: int) -> None:
     """The later one that welcomed it may have left nothing, and be gone."""
     limits = MachineLimits()
     core = WorkerMachine(Identity("w0", NONCE, "h", "127.0.0.1", 1000), limits, now=0.0)
-    for generation, tracker in ((3, b"gone"), (2, b"here")):
+    for generation, tracker in ((before, b"gone"), (2, b"here")):
         core.handle(Attached(), now=0.0)
         assert Redial() not in hear(core, Welcome("job", generation, 1, 2, 4, (), tracker))
         core.handle(Detached("it has gone"), now=0.0)

@@ -313,11 +313,12 @@ def test_a_tracker_whose_workers_follow_a_newer_one_ends(
     assert (StepDown(reason) in effects, effects == [StepDown(reason)]) == (ends, ends)
 
 
-def test_a_process_that_no_plan_has_named_proves_no_newer_tracker() -> None:
+@pytest.mark.parametrize("generation", [3, 1])
+def test_a_process_that_no_plan_has_named_proves_no_newer_tracker(generation: int) -> None:
     """The one that has welcomed it may be gone: it is admitted like a new process."""
     scenario = running(2)
     scenario.tell(ConnectionLost(1, "gone"))
-    who = hello("w0", generation=3, tracker=b"gone", job_id="job", revoke_epoch=5)
+    who = hello("w0", generation=generation, tracker=b"gone", job_id="job", revoke_epoch=5)
     effects = scenario.tell(Joined(9, who))
     assert (9, "Welcome") in names(sends(effects))
     assert not [effect for effect in effects if isinstance(effect, StepDown)]

@@ -50,9 +50,9 @@ def must_step_down(group: GroupState, event: Event) -> bool:
         case Joined(_, hello):
             job_id, generation = hello.job_id, hello.generation
             other = bool(hello.tracker) and hello.tracker != group.tracker
-            newer = generation > group.generation and bool(hello.plan_epoch)
+            newer = generation > group.generation or (generation == group.generation and other)
             # Without a plan it proves nothing: the tracker that welcomed it may be gone.
-            found = newer or (generation == group.generation and other)
+            found = newer and bool(hello.plan_epoch)
         case _:
             return False
     possible = generation <= MAX_GENERATION
