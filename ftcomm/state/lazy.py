@@ -21,6 +21,7 @@ from ftcomm.state.serializer import (
     checked_integer,
     checked_key,
     checked_text,
+    factory_code,
     pack_state,
 )
 
@@ -61,7 +62,7 @@ class LazyState:
                 checked_key(key, where): self._own(item, f"{where}[{key!r}]", depth + 1)
                 for key, item in value.items()
             }
-            return _same_dict(value, content)
+            return _same_dict(value, content, where)
         if kind is list or kind is tuple:
             return kind(self._own(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value))
         of_user = converted(value)
@@ -126,9 +127,14 @@ class LazyState:
             )
 
 
-def _same_dict(value: Any, content: dict[Any, Any]) -> Any:
-    """A dict of `value`'s type with other content."""
+def _same_dict(value: Any, content: dict[Any, Any], where: str) -> Any:
+    """A dict of `value`'s type with other content.
+
+    Raises:
+        TypeError: states do not hold a defaultdict of its factory.
+    """
     if type(value) is defaultdict:
+        factory_code(value, where)
         return defaultdict(value.default_factory, content)
     return type(value)(content)
 

@@ -185,7 +185,7 @@ class _HeadWriter:
         if kind is OrderedDict:
             return _ext(_ORDERED_DICT, self._pairs(value, where, depth))
         if kind is defaultdict:
-            code = _factory_code(value, where)
+            code = factory_code(value, where)
             return _ext(_DEFAULT_DICT, [code, *self._pairs(value, where, depth)])
         if kind is complex:
             return msgpack.ExtType(_COMPLEX, _COMPLEX_BYTES.pack(value.real, value.imag))
@@ -220,7 +220,7 @@ def _ext(code: int, items: list[Any]) -> msgpack.ExtType:
     return msgpack.ExtType(code, msgpack.packb(items, use_bin_type=True))
 
 
-def _factory_code(value: Any, where: str) -> int:
+def factory_code(value: Any, where: str) -> int:
     """Return the index in `FACTORIES` of a defaultdict's factory.
 
     Raises:

@@ -1,6 +1,7 @@
 """Content of a lazy checkpoint: the user's arrays, in containers of its own."""
 
 import threading
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -52,11 +53,40 @@ def test_what_was_packed_once_is_given_again_and_what_was_released_is_gone() -> 
 
 @pytest.mark.parametrize(
     "state",
-    [{1.5: 1}, [object()], np.array([None]), {"a": {2}}, ["\ud800"], {"\ud800": 1}, [10**5000]],
+    [
+        {1.5: 1},
+        {(1, 2): 1},
+        {2**64: 1},
+        {np.int64(1): 1},
+        {"\ud800": 1},
+        OrderedDict({np.str_("a"): 1}),
+        [object()],
+        {"a": {2}},
+        (bytearray(b"x"), memoryview(b"x")),
+        [Counter("ab")],
+        {"d": defaultdict(lambda: 0, a=1)},
+        [{"d": (defaultdict(set),)}],
+        {"d": defaultdict(int, a=defaultdict(np.float64))},
+        ["\ud800"],
+        [10**5000],
+        [np.str_("a")],
+        [np.datetime64("NaT")],
+        [np.timedelta64(1, "s")],
+        [np.void(b"x")],
+        np.array([None]),
+        np.array(["a"]),
+        np.array(["NaT"], "datetime64[s]"),
+        np.zeros(2, [("x", float)]),
+        np.ma.array([1.0], mask=[True]),
+    ],
 )
 def test_what_no_state_may_hold_is_refused_when_it_is_given(state: Any) -> None:
-    with pytest.raises(TypeError, match="state"):
+    """By the words of a state that is packed at once: no other rank will have to find it out."""
+    with pytest.raises(TypeError, match="state") as packed:
+        pack_state(state)
+    with pytest.raises(TypeError) as held:
         LazyState(state)
+    assert str(held.value) == str(packed.value)
 
 
 def test_a_cycle_is_refused() -> None:
