@@ -27,7 +27,11 @@ class Upload(Protocol):
     """An object that is written in parts. Nobody sees it before `finish`."""
 
     def send(self, number: int, data: Buffer) -> None:
-        """Send part `number`, from 1; the same one may be sent again after a failure."""
+        """Send part `number`, from 1; the same one may be sent again after a failure.
+
+        Raises:
+            NoSuchKeyError: the upload is unknown: somebody has aborted it.
+        """
 
     def finish(self) -> None:
         """Make the object of its parts.

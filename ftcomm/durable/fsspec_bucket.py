@@ -27,7 +27,7 @@ class FsspecBucket:
 
     def create(self, key: str, data: Buffer) -> bool:
         """See `BucketCalls.create`."""
-        with _translated():
+        with _translated(), _in_a_bucket():
             try:
                 self._files.pipe_file(self._path(key), bytes(data), mode="create")
             except FileExistsError:
@@ -36,7 +36,7 @@ class FsspecBucket:
 
     def begin(self, key: str) -> "FsspecUpload":
         """See `BucketCalls.begin`."""
-        with _translated():
+        with _translated(), _in_a_bucket():
             return FsspecUpload(self._files.open(self._path(key), "wb"))
 
     def size(self, key: str) -> int:
@@ -85,7 +85,7 @@ class FsspecUpload:
     def send(self, number: int, data: Buffer) -> None:
         """See `Upload.send`."""
         del number
-        with _translated(is_temporary=False):
+        with _translated(is_temporary=False), _in_a_bucket():  # which hears of it here first
             self._file.write(data)
 
     def finish(self) -> None:
@@ -95,7 +95,7 @@ class FsspecUpload:
 
     def abort(self) -> None:
         """See `Upload.abort`."""
-        with _translated(is_temporary=False):
+        with _translated(is_temporary=False), contextlib.suppress(FileNotFoundError):
             self._file.discard()
 
 
@@ -104,8 +104,19 @@ def _translated(*, is_temporary: bool = True) -> Iterator[None]:
     """Raise a service's errors as ours, without their texts."""
     try:
         yield
+    except BucketError:
+        raise
     except FileNotFoundError:
         raise NoSuchKeyError from None
     except Exception as error:  # noqa: BLE001 - each service has errors of its own
         temporary = is_temporary and isinstance(error, OSError)
         raise BucketError(type(error).__name__, is_temporary=temporary) from None
+
+
+@contextlib.contextmanager
+def _in_a_bucket() -> Iterator[None]:
+    """Raise an error of its own where a new object finds nothing that could hold it."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise BucketError("there is no such bucket", is_temporary=False) from None

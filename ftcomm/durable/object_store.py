@@ -128,7 +128,7 @@ class ObjectStore:
         nbytes = 0
         try:
             for number, piece in enumerate(_chained(first, second, rest), 1):
-                self._again(name, functools.partial(upload.send, number, piece))
+                self._send(name, functools.partial(upload.send, number, piece))
                 nbytes += len(piece)
             self._finish(name, upload.finish, nbytes)
         except BaseException:
@@ -136,6 +136,12 @@ class ObjectStore:
                 upload.abort()
             raise
         return nbytes
+
+    def _send(self, name: str, send: Callable[[], None]) -> None:
+        try:
+            self._again(name, send)
+        except NoSuchKeyError:  # `gc` takes an upload that has lasted an hour for a dead writer's
+            raise self._aborted(name) from None
 
     def _finish(self, name: str, finish: Callable[[], None], nbytes: int) -> None:
         key = self._key(name)
@@ -147,7 +153,10 @@ class ObjectStore:
             except NoSuchKeyError:
                 found = -1
             if found != nbytes:
-                raise StoreError(f"{self._url}: {name}: its upload was aborted") from None
+                raise self._aborted(name) from None
+
+    def _aborted(self, name: str) -> StoreError:
+        return StoreError(f"{self._url}: {name}: its upload was aborted")
 
     def _again(self, name: str, call: Callable[[], R]) -> tuple[R, int]:
         """Make a call until it succeeds; return what it returned, and how often it failed.

@@ -8,8 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-BUSY = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
-CONFLICT = b"<Error><Code>ConditionalRequestConflict</Code><Message>conflict</Message></Error>"
+REFUSALS = {  # status and code of S3's own answers
+    "busy": (503, "SlowDown"),
+    "conflict": (409, "ConditionalRequestConflict"),
+    "no upload": (404, "NoSuchUpload"),
+}
 _HOP_BY_HOP = ("connection", "transfer-encoding", "content-length", "date", "server")
 
 
@@ -18,7 +21,7 @@ class Fault:
     """Fate of the next request whose method and path contain `where`."""
 
     where: str
-    kind: str  # busy, conflict, lost before, lost after, slow
+    kind: str  # one of REFUSALS, lost before, lost after, slow
 
 
 @dataclass
@@ -50,8 +53,9 @@ class _Handler(BaseHTTPRequestHandler):
     def pass_on(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         kind = self.faults.next_for(f"{self.command} {self.path}")
-        if kind in ("busy", "conflict"):
-            self._answer(503 if kind == "busy" else 409, {}, BUSY if kind == "busy" else CONFLICT)
+        if kind in REFUSALS:
+            status, code = REFUSALS[kind]
+            self._answer(status, {}, f"<Error><Code>{code}</Code></Error>".encode())
             return
         if kind == "slow":
             self.faults.released.wait(60)

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from typing import NoReturn
 
 import pytest
 
@@ -93,6 +94,14 @@ def test_an_upload_whose_content_fails_is_aborted(faults: Faults) -> None:
     assert store().remove_leftovers() == 0
 
 
+def test_an_upload_that_somebody_aborts_is_an_error_that_says_so(faults: Faults) -> None:
+    """As `gc` does with one that has lasted an hour."""
+    faults.due = [Fault("partNumber=2", "no upload")]
+    with pytest.raises(StoreError, match=r"s3://ckpt/run: data/a\.ftc: its upload was aborted"):
+        store().put("data/a.ftc", [bytes(2 * PART_BYTES)])
+    assert (faults.due, store().list("")) == ([], [])
+
+
 @pytest.mark.parametrize("kind", ["busy", "conflict", "lost before"])
 def test_a_put_that_failed_for_a_moment_is_repeated(faults: Faults, kind: str) -> None:
     faults.due = [Fault("PUT", kind)] * 2
@@ -166,6 +175,40 @@ def test_a_service_that_is_down_is_told(faults: Faults) -> None:
     faults.due = [Fault("", "lost before")] * 9
     with pytest.raises(StoreError, match=r"s3://ckpt/run: a: \w+Error"):
         store().get("a")
+
+
+class NoBucket:
+    """The file system of a service that has no such bucket: a 404, as gcsfs tells it."""
+
+    def __init__(self, *, opens: bool) -> None:
+        self._opens = opens  # nothing is asked of the service before the first part
+
+    def pipe_file(self, path: str, data: bytes, mode: str) -> NoReturn:
+        raise FileNotFoundError(path)
+
+    def open(self, path: str, mode: str) -> "NoBucket":
+        if not self._opens:
+            raise FileNotFoundError(path)
+        return self
+
+    def write(self, data: bytes) -> NoReturn:
+        raise FileNotFoundError
+
+    def discard(self) -> NoReturn:
+        raise FileNotFoundError
+
+
+@pytest.mark.parametrize("opens", [False, True])
+def test_a_bucket_of_another_service_that_is_not_there_is_told(
+    monkeypatch: pytest.MonkeyPatch, opens: bool
+) -> None:
+    bucket = FsspecBucket("memory", "gone")
+    monkeypatch.setattr(bucket, "_files", NoBucket(opens=opens))
+    gone = ObjectStore("gs://gone", bucket, "", pytest.fail)
+    with pytest.raises(StoreError, match=r"gs://gone: probe/\w+: there is no such bucket - "):
+        probe(gone)
+    with pytest.raises(StoreError, match=r"gs://gone: data/a\.ftc: there is no such bucket"):
+        gone.put("data/a.ftc", [bytes(2 * PART_BYTES)])
 
 
 def test_the_calls_for_other_services_keep_the_same_promises() -> None:
