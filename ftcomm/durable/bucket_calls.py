@@ -4,6 +4,8 @@ from typing import Protocol
 
 from ftcomm.durable.store import Buffer
 
+NO_RANGE = "the service, or a proxy before it, ignores the header Range of a read"
+
 
 class BucketError(Exception):
     """A call failed.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from ftcomm.config.backoff import STORE_ATTEMPTS, STORE_BACKOFF
-from ftcomm.durable.bucket_calls import BucketCalls, BucketError, NoSuchKeyError
+from ftcomm.durable.bucket_calls import NO_RANGE, BucketCalls, BucketError, NoSuchKeyError
 from ftcomm.durable.store import (
     LEFTOVER_AGE_S,
     Buffer,
@@ -82,6 +82,8 @@ class ObjectStore:
         if not len(out):
             return 0
         data = self._read(name, offset, len(out))
+        if len(data) > len(out):
+            raise StoreError(f"{self._url}: {name}: {NO_RANGE}")
         out[: len(data)] = data
         return len(data)
 

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
@@ -17,7 +18,7 @@ import botocore.exceptions
 import s3fs
 from fsspec.asyn import sync
 
-from ftcomm.durable.bucket_calls import BucketError, NoSuchKeyError, size_of
+from ftcomm.durable.bucket_calls import NO_RANGE, BucketError, NoSuchKeyError, size_of
 from ftcomm.durable.store import Buffer
 
 CONNECT_LIMIT_S = 10.0
@@ -26,6 +27,7 @@ _BUSY = frozenset((408, 409, 425, 429, 500, 502, 503, 504))  # HTTP statuses tha
 _BUSY_CODES = frozenset(("SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout"))
 _TAKEN = 412  # by another object: the answer to If-None-Match
 _BEYOND_END = 416
+_WHOLE = 200  # the object, and not a range of it
 R = TypeVar("R")
 
 
@@ -47,6 +49,33 @@ def _failure(error: Exception) -> Exception:
 
 def _status(error: botocore.exceptions.ClientError) -> int:
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def _part(answer: Any, *names: str) -> Any:
+    """A part of an answer.
+
+    Raises:
+        BucketError: it is not there: the service is not quite like S3, or a proxy has left it out.
+    """
+    for name in names:
+        if name not in answer:
+            raise BucketError(f"its answer has no {name}", is_temporary=False)
+        answer = answer[name]
+    return answer
+
+
+def _date(answer: Any) -> datetime:
+    """The service's time.
+
+    Raises:
+        BucketError: it does not say it.
+    """
+    text = _part(answer, "ResponseMetadata", "HTTPHeaders", "date")
+    try:
+        date = parsedate_to_datetime(text)
+    except ValueError:
+        raise BucketError("its answer has a date that is none", is_temporary=False) from None
+    return date if date.tzinfo else date.replace(tzinfo=UTC)
 
 
 class S3Bucket:
@@ -77,7 +106,7 @@ class S3Bucket:
     def begin(self, key: str) -> "S3Upload":
         """See `BucketCalls.begin`: a multipart upload."""
         answer = self.call("create_multipart_upload", Key=key)
-        return S3Upload(self, key, str(answer["UploadId"]))
+        return S3Upload(self, key, str(_part(answer, "UploadId")))
 
     def size(self, key: str) -> int:
         """See `BucketCalls.size`."""
@@ -97,6 +126,8 @@ class S3Bucket:
                     return b""
                 raise
             async with answer["Body"] as body:
+                if offset and _part(answer, "ResponseMetadata", "HTTPStatusCode") == _WHOLE:
+                    raise BucketError(NO_RANGE, is_temporary=False)
                 data: bytes = await body.read()
                 return data
 
@@ -111,7 +142,7 @@ class S3Bucket:
             found += [(each["Key"], each["Size"]) for each in answer.get("Contents", ())]
             if not answer.get("IsTruncated"):
                 return found
-            more = {"ContinuationToken": answer["NextContinuationToken"]}
+            more = {"ContinuationToken": _part(answer, "NextContinuationToken")}
 
     def delete(self, key: str) -> None:
         """See `BucketCalls.delete`."""
@@ -121,9 +152,8 @@ class S3Bucket:
         """See `BucketCalls.abort_older`; the service's own clock says how old an upload is."""
         aborted = 0
         answer = self.call("list_multipart_uploads", Prefix=prefix)
-        now = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
         for each in answer.get("Uploads", ()):
-            if (now - each["Initiated"]).total_seconds() > age_s:
+            if (_date(answer) - each["Initiated"]).total_seconds() > age_s:
                 S3Upload(self, each["Key"], each["UploadId"]).abort()
                 aborted += 1
         return aborted
@@ -173,7 +203,7 @@ class S3Upload:
     def send(self, number: int, data: Buffer) -> None:
         """See `Upload.send`."""
         answer = self._bucket.call("upload_part", PartNumber=number, Body=data, **self._where)
-        self._parts[number] = answer["ETag"]
+        self._parts[number] = _part(answer, "ETag")
 
     def finish(self) -> None:
         """See `Upload.finish`."""

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-REFUSALS = {  # status and code of S3's own answers
-    "busy": (503, "SlowDown"),
-    "conflict": (409, "ConditionalRequestConflict"),
-    "no upload": (404, "NoSuchUpload"),
+OWN_ANSWERS = {  # status and body
+    "busy": (503, "<Error><Code>SlowDown</Code></Error>"),
+    "conflict": (409, "<Error><Code>ConditionalRequestConflict</Code></Error>"),
+    "no upload": (404, "<Error><Code>NoSuchUpload</Code></Error>"),
+    "no end": (200, "<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>"),
 }
 _HOP_BY_HOP = ("connection", "transfer-encoding", "content-length", "date", "server")
 
@@ -21,7 +22,7 @@ class Fault:
     """Fate of the next request whose method and path contain `where`."""
 
     where: str
-    kind: str  # one of REFUSALS, lost before, lost after, slow
+    kind: str  # one of OWN_ANSWERS, lost before, lost after, slow, no range, no date
 
 
 @dataclass
@@ -53,20 +54,22 @@ class _Handler(BaseHTTPRequestHandler):
     def pass_on(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         kind = self.faults.next_for(f"{self.command} {self.path}")
-        if kind in REFUSALS:
-            status, code = REFUSALS[kind]
-            self._answer(status, {}, f"<Error><Code>{code}</Code></Error>".encode())
+        if kind in OWN_ANSWERS:
+            status, text = OWN_ANSWERS[kind]
+            self._answer(status, {}, text.encode())
             return
+        if kind == "no range":
+            del self.headers["Range"]
         if kind == "slow":
             self.faults.released.wait(60)
         if kind not in ("lost before", "slow"):
             status, headers, answer = self._asked(body)
-        if kind:
+        if kind.startswith("lost") or kind == "slow":
             with contextlib.suppress(OSError):
                 self.connection.shutdown(socket.SHUT_RDWR)
             self.close_connection = True
             return
-        self._answer(status, headers, answer)
+        self._answer(status, headers, answer, is_dated=kind != "no date")
 
     def _asked(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
         connection = http.client.HTTPConnection(*self.moto, timeout=30)
@@ -77,8 +80,12 @@ class _Handler(BaseHTTPRequestHandler):
         finally:
             connection.close()
 
-    def _answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
-        self.send_response(status)
+    def _answer(
+        self, status: int, headers: dict[str, str], body: bytes, *, is_dated: bool = True
+    ) -> None:
+        self.send_response_only(status)
+        if is_dated:
+            self.send_header("Date", self.date_time_string())
         for name, value in headers.items():
             if name.lower() not in _HOP_BY_HOP:
                 self.send_header(name, value)

@@ -171,6 +171,42 @@ def test_a_bucket_that_is_not_there_is_no_damage_and_no_secret_is_told(faults: F
         assert "AKIA" not in str(caught.value)
 
 
+@pytest.mark.parametrize(("offset", "nbytes"), [(0, 4), (2, 4), (2, 9)])
+def test_a_service_that_ignores_the_range_of_a_read_is_told(
+    faults: Faults, offset: int, nbytes: int
+) -> None:
+    """Its bytes are others than were asked for, and no damage of the object."""
+    store().put("data/a.ftc", [b"abcdefg"])
+    faults.due = [Fault("GET", "no range")]
+    with pytest.raises(StoreError, match=r"s3://ckpt/run: data/a\.ftc: .*the header Range"):
+        store().read_into("data/a.ftc", offset, memoryview(bytearray(nbytes)))
+    assert faults.due == []
+
+
+def test_a_whole_object_that_was_asked_for_is_one_without_a_range_too(faults: Faults) -> None:
+    store().put("data/a.ftc", [b"abcdefg"])
+    faults.due = [Fault("GET", "no range")]
+    out = bytearray(9)
+    assert store().read_into("data/a.ftc", 0, memoryview(out)) == 7
+    assert bytes(out) == b"abcdefg\0\0"
+
+
+def test_a_list_that_is_cut_without_saying_where_is_an_error(faults: Faults) -> None:
+    faults.due = [Fault("GET", "no end")]
+    with pytest.raises(StoreError, match=r"s3://ckpt/run: data/: its answer has no NextCont"):
+        store().list("data/")
+
+
+def test_the_age_of_an_upload_is_not_guessed(faults: Faults) -> None:
+    """Our clock may be wrong: an upload that lasts would be aborted."""
+    faults.due = [Fault("GET", "no date")] * 2
+    assert store().remove_leftovers() == 0
+    S3Bucket("ckpt").begin("run/data/a.ftc")  # moto gives each the same age, of years
+    with pytest.raises(StoreError, match=r"s3://ckpt/run: uploads: its answer has no date"):
+        store().remove_leftovers()
+    assert (faults.due, store().remove_leftovers()) == ([], 1)
+
+
 def test_a_service_that_is_down_is_told(faults: Faults) -> None:
     faults.due = [Fault("", "lost before")] * 9
     with pytest.raises(StoreError, match=r"s3://ckpt/run: a: \w+Error"):
