@@ -96,8 +96,7 @@ class ResultJournal:
                     await driver.hung_up.wait()
                 await self._commit()
         finally:
-            with contextlib.suppress(OSError):  # all that was written has been synced
-                self._close_file()
+            self._close_file()
             if driver.hub.core.view.state is WorkerState.FINISHED:
                 remove_series(self._folder, self._series)
 
@@ -160,9 +159,10 @@ class ResultJournal:
         return self._file
 
     def _close_file(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):  # all that was written has been synced
+                file.close()
 
     def _copied(self, batch: Batch) -> list[tuple[Head, Buffer]]:
         """The results of a batch that the log holds still, so that their copies are whole."""

@@ -1,6 +1,10 @@
 """Journals of results at the end of a job: what one rank removes while another one writes."""
 
+import errno
+import os
 import threading
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -11,7 +15,7 @@ import trio.testing
 
 from ftcomm.control import result_journal
 from ftcomm.control.result_journal import ResultJournal
-from ftcomm.durable.journal.journal_files import JournalFile
+from ftcomm.durable.journal.journal_files import JournalFile, journals_of
 from ftcomm.protocol.durable.journal_messages import ReadJournal
 from ftcomm.recovery.events import Event, JournalRead, JournalWritten
 from ftcomm.recovery.journal.journalling import Batch
@@ -20,11 +24,21 @@ from ftcomm.recovery.states import WorkerState
 BATCH = Batch(1, 3, 0, 7, 7, begins_epoch=True, results=(), is_last=True, proves=False)
 
 
-class JobThatEnds:
-    """The driver of a rank that has a batch to write when its job ends."""
+NEXT = Batch(2, 4, 0, 7, 7, begins_epoch=True, results=(), is_last=True, proves=False)
 
-    def __init__(self, nursery: trio.Nursery, folder: Path, *, closed: bool) -> None:
-        batches = [BATCH]
+
+class JobThatEnds:
+    """The driver of a rank that has some batches to write when its job ends."""
+
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        folder: Path,
+        *,
+        closed: bool,
+        batches: Iterable[Batch] = (BATCH,),
+    ) -> None:
+        waiting = list(batches)
         self.nursery, self.hung_up = nursery, trio.Event()
         self.warned: list[str] = []
         self.applied: list[Event] = []
@@ -38,7 +52,7 @@ class JobThatEnds:
                 view=SimpleNamespace(state=WorkerState.RUNNING),
                 durables=SimpleNamespace(durable=-1),
                 journalling=SimpleNamespace(
-                    take=lambda: batches.pop() if batches else None,
+                    take=lambda: waiting.pop(0) if waiting else None,
                     still_held=lambda batch: [],
                     obsolete_before=0,
                 ),
@@ -49,7 +63,7 @@ class JobThatEnds:
         self.warned.append(words % arguments)
 
     def apply(self, event: Event) -> None:
-        """Take it; the job ends after the batch."""
+        """Take it; the job ends after the batches."""
         self.applied.append(event)
         self.hung_up.set()
 
@@ -106,6 +120,28 @@ async def test_no_journal_stays_open_behind_its_communicator(
         ResultJournal(job).begin()
     assert len(opened) == 1
     assert closed == opened
+
+
+@pytest.mark.trio
+async def test_a_journal_that_cannot_be_closed_is_closed_once_and_costs_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The system has given the descriptor up all the same, and gives it to another file."""
+    closed: list[int] = []
+
+    class AtAnEnd(JournalFile):
+        def close(self) -> None:
+            super().close()
+            closed.append(self.header.version)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(result_journal, "JournalFile", AtAnEnd)
+    async with trio.open_nursery() as nursery:
+        more = replace(BATCH, is_last=False)
+        job: Any = JobThatEnds(nursery, tmp_path, closed=False, batches=(more, NEXT))
+        ResultJournal(job).begin()
+    assert (closed, job.warned) == ([3, 4], [])
+    assert journals_of(tmp_path, "run", 1, 0, 4) != []
 
 
 @pytest.mark.trio

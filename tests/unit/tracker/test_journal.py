@@ -1,6 +1,7 @@
 """The journal: durable, one writer, and clear about what it cannot read."""
 
 import contextlib
+import os
 import shutil
 import sqlite3
 import stat
@@ -18,7 +19,7 @@ from ftcomm_tracker.server.journal import (
     remembered,
 )
 from ftcomm_tracker.server.journal_file import FORMAT, WRITTEN_BY, JournalError
-from ftcomm_tracker.server.state_dir import make_state_dir
+from ftcomm_tracker.server.state_dir import LOCK_NAME, StateLock, make_state_dir
 
 BROKEN = [b"not a database at all" * 100, b"SQLite format 3\0" + b"\xff" * 4096]
 
@@ -221,6 +222,20 @@ def test_another_file_in_a_deleted_journals_place_is_left_alone(tmp_path: Path) 
     other.check()
     other.close()
     journal.close()
+
+
+def test_a_lock_that_was_given_back_is_not_given_back_again(tmp_path: Path) -> None:
+    """By then its descriptor is another file's."""
+    home = make_state_dir(tmp_path / "state")
+    journal = Journal.open(home)
+    journal.hold(StateLock.take(home))
+    shutil.rmtree(home)
+    (home / LOCK_NAME).mkdir(parents=True)  # so that no lock can be taken
+    with pytest.raises(ConfigError, match=rf"lock {home / LOCK_NAME}: Is a directory"):
+        journal.repair()
+    with (tmp_path / "another").open("w") as another:
+        journal.close()
+        os.fstat(another.fileno())
 
 
 def test_a_document_that_is_no_document_is_refused(tmp_path: Path) -> None:

@@ -201,7 +201,8 @@ class Journal:
         """The lock went with its directory; False if another tracker has it there by now."""
         if self._lock is None:
             return True
-        self._lock.close()
+        lock, self._lock = self._lock, None  # closed once, also where none can be taken
+        lock.close()
         self._lock = StateLock.take(self.path.parent)
         return self._lock is not None
 
