@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from ftcomm.durable.chain import PREFIX as CHAIN
 from ftcomm.durable.file_calls import FileCalls, SystemFiles
 from ftcomm.durable.store import (
     LEFTOVER_AGE_S,
@@ -72,11 +73,7 @@ class DirectoryStore:
     def put(self, name: str, parts: Iterable[Buffer]) -> int:
         """See `Store.put`."""
         with self._writing(name):
-            try:
-                nbytes, is_new = self._put(checked_name(name), parts)
-            except FileNotFoundError:  # somebody has removed the folder: the next try makes it anew
-                self._durable.difference_update(self._path(name).parents)
-                raise
+            nbytes, is_new = self._put(checked_name(name), parts)
         if not is_new:
             raise StoreError(f"{self._root}: object {name} exists, and its name was to be new")
         return nbytes
@@ -157,6 +154,10 @@ class DirectoryStore:
                 is_new = False
             # Also for another's object: that writer may have died before it came to this.
             files.sync_folder(self._path(folder))
+        except FileNotFoundError:  # somebody has removed the folder: the next try makes it again
+            if not name.startswith(CHAIN):  # nobody can read a chain without its first records
+                self._durable.difference_update(self._path(name).parents)
+            raise
         finally:
             with contextlib.suppress(FileNotFoundError):  # a rename has taken the name away
                 files.remove(temporary)

@@ -14,6 +14,7 @@ import pytest
 from ftcomm.durable.chain import Chain
 from ftcomm.durable.directory_store import TEMPORARY, DirectoryStore
 from ftcomm.durable.file_calls import SystemFiles
+from ftcomm.durable.opening import find_sign, leave_sign, probe
 from ftcomm.durable.records import AttemptRecord, SeriesRecord, VersionRecord
 from ftcomm.durable.store import (
     LEFTOVER_AGE_S,
@@ -185,6 +186,20 @@ def test_a_folder_that_somebody_removes_is_made_anew_for_objects_alone(tmp_path:
         with pytest.raises(StoreError, match=r"chain/2.rec: No such file"):
             store.put_new("chain/2.rec", b"r")
     assert store.list("") == [StoredObject("data/1/7/b.ftc", 1)]
+
+
+def test_the_next_attempt_can_leave_its_sign_where_somebody_has_removed_the_last_one(
+    tmp_path: Path,
+) -> None:
+    store = DirectoryStore(tmp_path)
+    probe(store)
+    leave_sign(store, "job.1")
+    shutil.rmtree(tmp_path / "probe")
+    with pytest.raises(StoreError, match=r"probe/\w+: No such file"):
+        probe(store)
+    probe(store)
+    leave_sign(store, "job.2")
+    find_sign(store, "job.2")
 
 
 def test_files_that_no_store_writes_are_not_listed(tmp_path: Path) -> None:
