@@ -87,7 +87,11 @@ def _sync_folder(path: Path) -> None:
 
 
 def journals_of(folder: Path, series: str, attempt: int, rank: int, version: int) -> list[Path]:
-    """List the journals of a rank for a version, in the order in which they were begun."""
+    """List the journals of a rank for a version, in the order in which they were begun.
+
+    Raises:
+        OSError: it is unclear which there are.
+    """
     found = []
     for path in _entries(_place(folder, series) / f"attempt-{attempt}"):
         name = _JOURNAL.fullmatch(path.name)
@@ -98,7 +102,7 @@ def journals_of(folder: Path, series: str, attempt: int, rank: int, version: int
 
 def remove_attempts(folder: Path, series: str, last: int) -> None:
     """Remove what attempts up to `last` have left here."""
-    for path in _entries(_place(folder, series)):
+    for path in _known_entries(_place(folder, series)):
         name = _ATTEMPT.fullmatch(path.name)
         if name is not None and int(name[1]) <= last:
             shutil.rmtree(path, ignore_errors=True)
@@ -106,7 +110,7 @@ def remove_attempts(folder: Path, series: str, last: int) -> None:
 
 def remove_versions(folder: Path, series: str, attempt: int, before: int) -> None:
     """Remove this attempt's journals for versions before `before`, of all ranks."""
-    for path in _entries(_place(folder, series) / f"attempt-{attempt}"):
+    for path in _known_entries(_place(folder, series) / f"attempt-{attempt}"):
         name = _JOURNAL.fullmatch(path.name)
         if name is not None and int(name[2]) < before:
             with contextlib.suppress(OSError):  # a worker beside this one may have been faster
@@ -123,7 +127,20 @@ def _place(folder: Path, series: str) -> Path:
 
 
 def _entries(folder: Path) -> list[Path]:
+    """What is in a folder; nothing if it does not exist, or is no directory.
+
+    Raises:
+        OSError: it cannot be read.
+    """
     try:
         return list(folder.iterdir())
-    except OSError:  # it does not exist, or is no directory: nothing was journalled here
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _known_entries(folder: Path) -> list[Path]:
+    """Likewise for what is to be removed: what cannot be read stays."""
+    try:
+        return _entries(folder)
+    except OSError:
         return []

@@ -161,3 +161,21 @@ async def test_a_journal_for_which_there_is_no_memory_is_not_used(
     assert job.warned == [
         "no journal is used: this process has no memory left for it: for the results"
     ]
+
+
+@pytest.mark.trio
+async def test_journals_that_cannot_be_listed_are_said_not_to_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(folder: Path) -> NoReturn:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(folder))
+
+    monkeypatch.setattr(Path, "iterdir", refused)
+    order = ReadJournal(1, 0, 3)
+    async with trio.open_nursery() as nursery:
+        job: Any = JobThatEnds(nursery, tmp_path, closed=False)
+        ResultJournal(job).start_read(order)
+    assert job.applied == [JournalRead(order, ())]
+    [warning] = job.warned
+    assert warning.startswith("no journal is used: ")
+    assert os.strerror(errno.ESTALE) in warning

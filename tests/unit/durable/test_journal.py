@@ -6,7 +6,7 @@ import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -131,6 +131,24 @@ def test_the_journals_of_a_rank_come_in_the_order_of_their_epochs(tmp_path: Path
     make(tmp_path, attempt=1)
     assert journals_of(tmp_path, "run/7", 2, 0, 3) == [early, late]
     assert journals_of(tmp_path / "absent", "run/7", 2, 0, 3) == []
+
+
+def _refuse_listing(folder: Path) -> NoReturn:
+    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+
+
+def test_a_folder_that_cannot_be_read_is_not_taken_for_an_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would know that the results in it are lost; what cannot be removed only stays."""
+    path = make(tmp_path)
+    assert journals_of(path, "run/7", 2, 0, 3) == []  # below a file
+    monkeypatch.setattr(Path, "iterdir", _refuse_listing)
+    with pytest.raises(PermissionError):
+        journals_of(tmp_path, "run/7", 2, 0, 3)
+    remove_attempts(tmp_path, "run/7", 2)
+    remove_versions(tmp_path, "run/7", 2, 4)
+    assert path.exists()
 
 
 def test_what_is_of_no_more_use_is_removed(tmp_path: Path) -> None:
