@@ -201,18 +201,19 @@ class ResultJournal:
         try:
             found = await run_in_background(self._found, order, abandon_on_cancel=True)
         except (OSError, BackgroundError) as error:
-            self._driver.hub.log.warning("no journal is used: %s", describe(error))
+            self._driver.hub.log.warn_aloud("no journal is used: %s", describe(error))
         self._driver.apply(JournalRead(order, found))
 
     def _found(self, order: ReadJournal) -> tuple[FoundJournal, ...]:
-        found = []
+        found, log = [], self._driver.hub.log
         paths = journals_of(self._folder, self._series, order.attempt, order.rank, order.version)
         for path in paths:
             try:
                 found.append(read_journal(path, self._series, order))
-            except (OSError, DamagedObjectError) as error:
-                cause = describe(error) if isinstance(error, OSError) else error.cause
-                self._driver.hub.log.warning("journal %s is not used: %s", path, cause)
+            except OSError as error:
+                log.warn_aloud("journal %s is not used: %s", path, describe(error))
+            except DamagedObjectError as error:  # as where its writer was killed when it began it
+                log.warning("journal %s is not used: %s", path, error.cause)
         return tuple(found)
 
 

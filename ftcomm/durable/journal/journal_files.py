@@ -127,7 +127,7 @@ def _place(folder: Path, series: str) -> Path:
 
 
 def _entries(folder: Path) -> list[Path]:
-    """What is in a folder; nothing if it does not exist, or is no directory.
+    """List a folder; it is empty if it does not exist, or is no directory.
 
     Raises:
         OSError: it cannot be read.

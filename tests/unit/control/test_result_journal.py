@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import threading
 from collections.abc import Iterable
 from dataclasses import replace
@@ -16,6 +17,7 @@ import trio.testing
 from ftcomm.control import result_journal
 from ftcomm.control.result_journal import ResultJournal
 from ftcomm.durable.journal.journal_files import JournalFile, journals_of
+from ftcomm.durable.journal.journal_format import JournalHeader
 from ftcomm.protocol.durable.journal_messages import ReadJournal
 from ftcomm.recovery.events import Event, JournalRead, JournalWritten
 from ftcomm.recovery.journal.journalling import Batch
@@ -41,11 +43,12 @@ class JobThatEnds:
         waiting = list(batches)
         self.nursery, self.hung_up = nursery, trio.Event()
         self.warned: list[str] = []
+        self.logged: list[str] = []
         self.applied: list[Event] = []
         self.hub = SimpleNamespace(
             lock=threading.Lock(),
             settings=SimpleNamespace(journal=str(folder)),
-            log=SimpleNamespace(warn_aloud=self._warn, warning=self._warn),
+            log=SimpleNamespace(warn_aloud=self._warn, warning=self._log),
             core=SimpleNamespace(
                 contact=SimpleNamespace(job_id="run.1"),
                 progress=SimpleNamespace(closed=closed),
@@ -61,6 +64,9 @@ class JobThatEnds:
 
     def _warn(self, words: str, *arguments: object) -> None:
         self.warned.append(words % arguments)
+
+    def _log(self, words: str, *arguments: object) -> None:
+        self.logged.append(words % arguments)
 
     def apply(self, event: Event) -> None:
         """Take it; the job ends after the batches."""
@@ -163,19 +169,36 @@ async def test_a_journal_for_which_there_is_no_memory_is_not_used(
     ]
 
 
-@pytest.mark.trio
-async def test_journals_that_cannot_be_listed_are_said_not_to_be_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(folder: Path) -> NoReturn:
-        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(folder))
+def _stale(folder: Path, *_: str) -> NoReturn:
+    raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(folder))
 
-    monkeypatch.setattr(Path, "iterdir", refused)
-    order = ReadJournal(1, 0, 3)
+
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    ("call", "said"), [("iterdir", "no journal is used: "), ("open", "journal .* is not used: ")]
+)
+async def test_results_that_cannot_be_read_are_said_on_the_console_to_be_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, said: str
+) -> None:
+    JournalFile(tmp_path, JournalHeader("run", 1, 0, 3, 7)).close()
+    monkeypatch.setattr(Path, call, _stale)
+    order = ReadJournal(1, 3, 0)
     async with trio.open_nursery() as nursery:
         job: Any = JobThatEnds(nursery, tmp_path, closed=False)
         ResultJournal(job).start_read(order)
-    assert job.applied == [JournalRead(order, ())]
+    assert (job.applied, job.logged) == ([JournalRead(order, ())], [])
     [warning] = job.warned
-    assert warning.startswith("no journal is used: ")
-    assert os.strerror(errno.ESTALE) in warning
+    assert re.match(said + f".*{os.strerror(errno.ESTALE)}", warning)
+
+
+@pytest.mark.trio
+async def test_a_journal_whose_writer_was_killed_as_it_began_is_noted_in_the_log_alone(
+    tmp_path: Path,
+) -> None:
+    JournalFile(tmp_path, JournalHeader("run", 1, 0, 3, 7)).close()
+    [path] = journals_of(tmp_path, "run", 1, 0, 3)
+    path.write_bytes(b"")
+    async with trio.open_nursery() as nursery:
+        job: Any = JobThatEnds(nursery, tmp_path, closed=False)
+        ResultJournal(job).start_read(ReadJournal(1, 3, 0))
+    assert (job.warned, len(job.logged)) == ([], 1)
