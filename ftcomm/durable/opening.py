@@ -11,6 +11,7 @@ from ftcomm.durable.store import MissingObjectError, Store
 from ftcomm.errors import ConfigError
 
 BUCKETS = {"s3": "s3fs", "gs": "gcsfs", "az": "adlfs"}  # scheme -> package that fsspec needs
+PROBES = "probe/"  # of short-lived objects, by which a store is tried
 _KINDS = f"a directory that all hosts share, or {', '.join(f'{each}://' for each in BUCKETS)}"
 
 
@@ -87,7 +88,7 @@ def probe(store: Store) -> None:
         ConfigError: it does not; two trackers could both believe that they lead the job.
         StoreError: it could not be reached.
     """
-    name = f"probe/{secrets.token_hex(16)}"
+    name = f"{PROBES}{secrets.token_hex(16)}"
     mine, other = secrets.token_bytes(16), secrets.token_bytes(16)
     store.put_new(name, mine)  # False where a first reply was lost: the content tells
     try:
@@ -131,4 +132,4 @@ def find_sign(store: Store, job_id: str) -> None:
 
 def _sign(job_id: str) -> str:
     """Name of the object; a job id may have characters that no name has."""
-    return f"probe/{hashlib.blake2b(job_id.encode(), digest_size=16).hexdigest()}"
+    return f"{PROBES}{hashlib.blake2b(job_id.encode(), digest_size=16).hexdigest()}"

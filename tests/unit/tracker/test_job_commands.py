@@ -162,6 +162,30 @@ def test_clean_removes_what_an_ended_run_left(tmp_path: Path) -> None:
     assert (chosen / "store" / "data" / "object").exists()
 
 
+def test_clean_takes_no_directory_for_a_store_by_its_name(tmp_path: Path) -> None:
+    chosen = tmp_path / "store"
+    (chosen / "mine").mkdir(parents=True)
+    for name in (FILE_NAME, "mine.txt", "mine/more.txt"):
+        (chosen / name).touch()
+    status, text = invoke("clean", "--state-dir", str(chosen))
+    assert (status, f"left {str(chosen)!r}" in text) == (0, True), text
+    assert {path.name for path in chosen.rglob("*")} == {"mine", "mine.txt", "more.txt"}
+
+
+def test_clean_leaves_what_is_not_of_the_store_in_a_temporary_one(tmp_path: Path) -> None:
+    made_up = tmp_path / "made-up"
+    store = made_up / "store"
+    for folder in ("chain", "data/1/2", "beat", "probe", "tmp"):
+        (store / folder).mkdir(parents=True)
+        (store / folder / "object").touch()
+    for path in (made_up / FILE_NAME, store / "mine.txt"):
+        path.touch()
+    ended(made_up)
+    status, text = invoke("clean")
+    assert (status, f"left {str(store)!r}" in text) == (0, True), text
+    assert {path.name for path in made_up.rglob("*")} == {"store", "mine.txt"}
+
+
 def test_clean_leaves_a_directory_that_a_tracker_holds(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).touch()
     lock = StateLock.take(tmp_path)

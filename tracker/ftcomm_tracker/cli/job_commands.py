@@ -1,13 +1,18 @@
 """The commands `list` and `clean`: this user's jobs, and what failed ones have left."""
 
+import contextlib
 import json
 import shutil
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
 
+from ftcomm.durable.chain import PREFIX
+from ftcomm.durable.directory_store import TEMPORARY
+from ftcomm.durable.garbage import DATA
+from ftcomm.durable.opening import PROBES
 from ftcomm.errors import ConfigError
 from ftcomm_tracker.cli.options import DIRECTORY, program_name, run_and_exit, say_plainly
 from ftcomm_tracker.operator.finished_job import last_state
@@ -21,6 +26,7 @@ from ftcomm_tracker.server.journal import FILE_NAME
 from ftcomm_tracker.server.open_job import STORE_NAME, TOKEN_NAME
 from ftcomm_tracker.server.recovery_log import INCIDENTS_FILE, PROGRESS_FILE
 from ftcomm_tracker.server.state_dir import LOCK_NAME, StateLock, served_already
+from ftcomm_tracker.server.store.beat import BEATS
 
 LIST_EPILOG = """\b
 Examples:
@@ -44,6 +50,35 @@ TRACKER_FILES = (
     TOKEN_NAME,
     LOCK_NAME,
 )
+# The folders of a store of checkpoints; nothing else in it is removed.
+STORE_FOLDERS = tuple(name.rstrip("/") for name in (PREFIX, DATA, BEATS, PROBES, TEMPORARY))
+
+
+@dataclass(frozen=True, slots=True)
+class _Leftover:
+    """A file to remove, a directory that is removed if it is empty then, or a job's own store."""
+
+    path: Path
+    is_store: bool = False
+
+    def remove(self) -> bool:
+        """Remove it; what cannot be removed is said, and left."""
+        try:
+            if self.is_store:
+                self._empty_store()
+            if self.path.is_dir() and not self.path.is_symlink():
+                self.path.rmdir()
+            else:
+                self.path.unlink(missing_ok=True)
+        except OSError as error:
+            say_plainly(f"left {str(self.path)!r}: {error.strerror or error}")
+            return False
+        return True
+
+    def _empty_store(self) -> None:
+        for name in STORE_FOLDERS:
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(self.path / name)
 
 
 @click.command("list", short_help="List this user's jobs.", epilog=LIST_EPILOG)
@@ -117,30 +152,30 @@ def _lines(entries: tuple[JobEntry, ...]) -> list[str]:
 
 
 async def _clean(dry_run: bool, state_dir: Path | None) -> int:
-    paths: list[Path] = []
+    found: list[_Leftover] = []
     if state_dir is not None:
-        paths += _named(state_dir)
+        found += _named(state_dir)
     registry = read_registry()
     for entry in registry.entries:
         if entry.is_here and not entry.is_running():
             try:
                 if entry.temporary:
-                    paths += _unserved(Path(entry.state_dir), with_store=True)
+                    found += _unserved(Path(entry.state_dir), with_store=True)
             except ConfigError as error:
                 say_plainly(f"left {entry.state_dir!r}: {error}")
                 continue
-            paths.append(entry_path(entry))
-    paths += registry.damaged
-    for path in paths:
-        if not dry_run and not _remove(path):
+            found.append(_Leftover(entry_path(entry)))
+    found += map(_Leftover, registry.damaged)
+    for leftover in found:
+        if not dry_run and not leftover.remove():
             continue
-        click.echo(f"{'would remove' if dry_run else 'removed'} {str(path)!r}")
-    if not paths:
+        click.echo(f"{'would remove' if dry_run else 'removed'} {str(leftover.path)!r}")
+    if not found:
         click.echo("nothing to remove")
     return 0
 
 
-def _named(state_dir: Path) -> list[Path]:
+def _named(state_dir: Path) -> list[_Leftover]:
     """List the files to remove in a directory that the user names.
 
     Raises:
@@ -158,7 +193,7 @@ def _named(state_dir: Path) -> list[Path]:
     return found
 
 
-def _unserved(state_dir: Path, *, with_store: bool = False) -> list[Path]:
+def _unserved(state_dir: Path, *, with_store: bool = False) -> list[_Leftover]:
     """The tracker's files in a directory, and the directory; none if a tracker serves from it.
 
     Args:
@@ -181,23 +216,8 @@ def _unserved(state_dir: Path, *, with_store: bool = False) -> list[Path]:
             remedy="see on all hosts that none does, and delete the directory by hand",
         )
     files = [state_dir / name for name in TRACKER_FILES]
-    found = [path for path in files if path.is_file() or path.is_symlink()]
-    if with_store and (store := state_dir / STORE_NAME).is_dir():
-        found.append(store)
-    return [*found, state_dir]
-
-
-def _remove(path: Path) -> bool:
-    """Remove a file, a store, or an empty directory; what cannot be removed is said, and left."""
-    try:
-        if path.is_dir() and not path.is_symlink():
-            if path.name == STORE_NAME:
-                shutil.rmtree(path)
-            else:
-                path.rmdir()
-        else:
-            path.unlink(missing_ok=True)
-    except OSError as error:
-        say_plainly(f"left {str(path)!r}: {error.strerror}")
-        return False
-    return True
+    found = [_Leftover(path) for path in files if path.is_file() or path.is_symlink()]
+    store = state_dir / STORE_NAME
+    if with_store and store.is_dir() and not store.is_symlink():
+        found.append(_Leftover(store, is_store=True))
+    return [*found, _Leftover(state_dir)]
