@@ -11,9 +11,10 @@ from ftcomm.protocol.field_types import MAX_CONTROL_FRAME
 from ftcomm.protocol.messages import Blocked, Closed, Heartbeat, Resumed
 from ftcomm.protocol.signature import Kind, OpCode, Signature
 from ftcomm_tracker.core.durable_state import Durable
-from ftcomm_tracker.core.events import ConnectionLost, GivenUp, StopAsked
+from ftcomm_tracker.core.events import ConnectionLost, Death, GivenUp, StopAsked
+from ftcomm_tracker.core.recovery_record import OpenIncident
 from ftcomm_tracker.core.reporting.explain import explain, explanation
-from ftcomm_tracker.core.reporting.status import status_document, table
+from ftcomm_tracker.core.reporting.status import MAX_DOCUMENT, status_document, table
 from tests.unit.tracker.roster_scenario import ScenarioRun, at, hello, report, running
 from tests.unit.tracker.test_grace_period import lost_without_the_closed_one
 
@@ -34,6 +35,10 @@ def sentences(scenario: ScenarioRun) -> list[str]:
 
 def kinds(scenario: ScenarioRun) -> list[tuple[str, bool]]:
     return [(finding.kind, finding.waiting) for finding in explain(document(scenario))]
+
+
+def kinds_of(cut: dict[str, Any]) -> list[str]:
+    return [finding.kind for finding in explain(cut)]
 
 
 def blocked(scenario: ScenarioRun, rank: int, *on: int, ms: int = 3200, seqno: int = 4) -> None:
@@ -300,6 +305,65 @@ def test_a_document_of_a_large_job_keeps_those_that_matter() -> None:
     assert cut["members_left_out"] > 0
     assert "wait for worker w700 (rank 700, h)" in explain(cut)[0].what
     assert f"({cut['members_left_out']} members" in table(cut)
+
+
+def many_routes(n: int) -> list[dict[str, Any]]:
+    """Rows of pairs of ranks that are relayed, each with a long reason."""
+    return [{"ranks": [0, rank], "via": 1, "why": "w" * 120} for rank in range(n)]
+
+
+def long_incident(epoch: int, n: int) -> dict[str, Any]:
+    """A recovery from the loss of `n` workers, as `Incident.to_dict` writes it."""
+    opened = OpenIncident(epoch, f"lost worker {epoch}", 0.0)
+    for number in range(n):
+        opened.note_victim(str(number), Death(str(number), 4711, "node-17", "x" * 300))
+    return opened.close(1.0, completed=True).to_dict()
+
+
+def test_a_document_with_long_lists_keeps_the_newest_incident_and_says_what_is_left_out() -> None:
+    whole = document(running(2))
+    whole["incidents"] = [long_incident(epoch, 300) for epoch in (2, 3, 4)]
+    text = status_document(whole)
+    assert len(text) <= MAX_DOCUMENT
+    cut = json.loads(text)
+    kept = [len(incident["causes"]) for incident in cut["incidents"]]
+    assert (len(cut["members"]), kept, cut["incidents"][2]) == (
+        2,
+        [64, 300, 300],
+        whole["incidents"][2],
+    )
+    assert cut["left_out"] == {"incidents": 2 * (300 - 64)}  # victims and causes
+    assert "(too long to show: 472 rows of incidents)" in table(cut)
+    assert kinds_of(cut) == kinds_of(whole)
+
+
+def test_a_document_of_a_job_that_has_lost_its_network_fits_with_its_members() -> None:
+    scenario = running(1024)
+    for rank in range(1023):
+        blocked(scenario, rank, rank + 1)
+    whole = document(scenario) | {"routes": many_routes(1024), "waiting_for": ["w" * 300] * 1024}
+    whole["lost_hosts"] = [{"host": "h", "workers": ["w7", "w8"]}]
+    cut = json.loads(status_document(whole))
+    assert len(json.dumps(cut)) <= MAX_DOCUMENT
+    assert cut["left_out"] == {"routes": 960, "waiting_for": 960}
+    assert cut["members_left_out"] + len(cut["members"]) == 1024
+    assert len(cut["members"]) > 256
+    assert cut["lost_hosts"] == whole["lost_hosts"]
+
+
+def test_a_document_fits_whatever_the_texts_in_it_are() -> None:
+    """Each character takes six in ASCII, and no text is bounded."""
+    whole = document(running(2))
+    whole["incidents"] = [long_incident(epoch, 100) for epoch in range(2, 12)]
+    whole["lost_hosts"] = [{"host": "h" * 64, "workers": ["\0" * 64] * 2048}]
+    for incident in whole["incidents"]:
+        incident["reason"] = "\0" * 100_000
+        for cause in incident["causes"]:
+            cause["how"] = "\0" * 1024
+    text = status_document(whole)
+    assert len(text) <= MAX_DOCUMENT
+    cut = json.loads(text)
+    assert (len(cut["incidents"]), len(cut["members"]), cut["lost_hosts"]) == (10, 2, [])
 
 
 def test_the_documents_fields_and_the_kinds_of_findings_are_in_the_operators_tables() -> None:

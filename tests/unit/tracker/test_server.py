@@ -11,6 +11,7 @@ import trio
 
 from ftcomm.config.environment import read_token
 from ftcomm.errors import AuthenticationError, ConfigError, ProtocolError
+from ftcomm.protocol.field_types import MAX_CONTROL_FRAME
 from ftcomm.protocol.handshake import MAGIC, NONCE_BYTES, ClientHandshake, control_key
 from ftcomm.protocol.messages import (
     AskRoster,
@@ -216,6 +217,19 @@ async def test_an_operator_sees_the_status(tmp_path: Path) -> None:
         host, port = job.server.address
         assert (document["state"], document["address"]) == ("FORMING", f"{host}:{port}")
         assert "waiting for worker 1 to join" in table(document)
+
+
+async def test_an_answer_that_cannot_be_sent_costs_its_connection_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(operators, "status_document", lambda snapshot: "x" * MAX_CONTROL_FRAME)
+    async with tracker(tmp_path) as job, client(job) as worker:
+        async with client(job, "operator") as operator:
+            await operator.send(StatusRequest())
+            assert await operator.receive() is None
+        await worker.send(hello("0"))
+        assert isinstance(await worker.receive(), Welcome)
+    assert "a StatusReply cannot be sent to" in caplog.text
 
 
 async def test_an_operator_stops_the_job_for_everyone(tmp_path: Path) -> None:

@@ -6,21 +6,25 @@ from functools import partial
 from typing import Any
 
 from ftcomm.config.plurals import counted
-from ftcomm.protocol.field_types import MAX_CONTROL_FRAME
+from ftcomm.protocol.field_types import MAX_CONTROL_FRAME, MAX_WORLD_SIZE
 from ftcomm_tracker.core.reporting.lost_hosts import MAX_NAMED
+from ftcomm_tracker.core.reporting.short_lists import with_short_lists
 from ftcomm_tracker.core.reporting.store_text import store_line
 
 MAX_DOCUMENT = MAX_CONTROL_FRAME - 1024  # bytes; ASCII, so characters are bytes
+_LEFT_OUT_ROOM = 512  # for what says that something was left out
 SCHEMA = 1  # of the document: raised when a field goes or changes its meaning, not when one comes
 
 
 def status_document(snapshot: Mapping[str, Any]) -> str:
-    """The snapshot as text that fits one control frame, with fewer members if need be."""
+    """The snapshot as text that fits one control frame, with shorter lists if need be."""
     text = json.dumps(snapshot)
     if len(text) <= MAX_DOCUMENT:
         return text
     members = sorted(snapshot["members"], key=partial(_interest, _fewer_wait(snapshot)))
-    room = MAX_DOCUMENT - len(json.dumps({**snapshot, "members": [], "members_left_out": 2048}))
+    others = MAX_DOCUMENT - min(len(json.dumps(members)), MAX_DOCUMENT // 2) - _LEFT_OUT_ROOM
+    short = with_short_lists({**snapshot, "members": []}, others)
+    room = MAX_DOCUMENT - len(json.dumps({**short, "members_left_out": MAX_WORLD_SIZE}))
     shown = []
     for row in members:
         room -= len(json.dumps(row)) + len(", ")
@@ -28,8 +32,9 @@ def status_document(snapshot: Mapping[str, Any]) -> str:
             break
         shown.append(row)
     shown.sort(key=lambda row: int(row["rank"]))
-    left_out = len(members) - len(shown)
-    return json.dumps({**snapshot, "members": shown, "members_left_out": left_out})
+    if len(shown) < len(members):
+        short["members_left_out"] = len(members) - len(shown)
+    return json.dumps({**short, "members": shown})
 
 
 def _fewer_wait(snapshot: Mapping[str, Any]) -> bool:
@@ -87,6 +92,9 @@ def table(snapshot: Mapping[str, Any]) -> str:
         lines.append(f"({left_out} like these, or well: not shown)")
     lines += _spares(snapshot)
     lines += _incidents(snapshot["incidents"])
+    if snapshot.get("left_out"):
+        parts = (f"{counted(n, 'row')} of {name}" for name, n in snapshot["left_out"].items())
+        lines += ["", f"(too long to show: {', '.join(parts)})"]
     return "\n".join(lines)
 
 

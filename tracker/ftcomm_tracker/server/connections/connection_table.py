@@ -67,11 +67,21 @@ class ConnectionTable:
         return "" if connection is None else host_in(connection.peer)
 
     def send(self, number: int, message: ControlMessage) -> None:
-        """Send on a connection that may have ended; returns at once."""
+        """Send on a connection that may have ended; returns at once.
+
+        One whose message cannot be sent is cut: no answer may cost more than its connection.
+        """
         connection = self._connections.get(number)
         if connection is None or connection.closing:
             return
-        if not connection.post(message):
+        try:
+            is_queued = connection.post(message)
+        except ValueError as error:
+            kind = type(message).__name__
+            log.warning("a %s cannot be sent to %s: cut: %s", kind, connection.peer, error)
+            connection.cut()
+            return
+        if not is_queued:
             log.warning("%s does not read what the tracker sends: cut", connection.peer)
             connection.cut()
 
