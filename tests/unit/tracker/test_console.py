@@ -94,6 +94,23 @@ def test_bars_and_the_status_line_are_drawn_below_all_else() -> None:
     ]
 
 
+def test_a_bar_that_goes_while_all_are_drawn_is_drawn_once_more() -> None:
+    """As when the main thread removes it between two steps of the thread that draws."""
+
+    class Name(str):
+        __slots__ = ()
+
+        def __lt__(self, other: str) -> bool:
+            area.set_bar("1 2", "[1] ", b"")
+            return super().__lt__(other)
+
+    area = LiveArea(lambda: 12)
+    for name in ("0 2", "1 2"):
+        area.set_bar(Name(name), f"[{name[0]}] ", b"10%")
+    shown = [area.draw(), area.draw()]
+    assert shown == [b"\r\x1b[K[0] 10%\n[1] 10%", b"\r\x1b[K[0] 10%"]
+
+
 class Terminal:
     """Takes what is written while it is open to it."""
 

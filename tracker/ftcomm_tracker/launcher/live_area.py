@@ -11,6 +11,8 @@ _CONTROL = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x1f\x7f]")  # bars of se
 class LiveArea:
     """Progress bars of workers, one line each, and a status line below them.
 
+    One thread may draw while another one says what to show.
+
     Attributes:
         changed: what is shown is not what should be.
     """
@@ -54,7 +56,8 @@ class LiveArea:
         """Bytes that show everything, with the cursor on the last line."""
         self.changed = False
         columns = max(self._width() - 1, 1)  # a full row would wrap
-        bars = [self._bars[name] for name in sorted(self._bars)][:MAX_BARS]
+        present = dict(self._bars)  # in one step: another thread sets bars meanwhile
+        bars = [line for _, line in sorted(present.items())][:MAX_BARS]
         lines = [*bars, self._status] if self._status else bars
         self._rows = len(lines)
         shown = [_cut(line, columns) for line in lines]
