@@ -1,5 +1,6 @@
 """Workers that a zygote forks: as by a fresh interpreter, and safe when the zygote dies."""
 
+import errno
 import json
 import math
 import os
@@ -10,7 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
+from ftcomm.config.backoff import Backoff
+from ftcomm.errors import ConfigError
+from ftcomm_tracker.launcher.console import Console
+from ftcomm_tracker.launcher.log_lines import LineFormat
+from ftcomm_tracker.launcher.processes import zygote
+from ftcomm_tracker.launcher.processes.child_process import Child, start_child
+from ftcomm_tracker.launcher.processes.python_command import parse_python_command
 from tests.unit.tracker.test_launcher import environment, said_pids, started, wait_gone
 
 pytestmark = [
@@ -252,3 +261,66 @@ os.kill(os.getpid(), 9)
         assert len(children_of(zygote)) < 20
         assert [now - then < 20 for now, then in zip(after, before, strict=True)] == [True] * 2
         assert list(children_of(launcher.pid).values()).count("Z") < 60
+
+
+ANSWERS_AND_ENDS = """
+import json, os, socket, sys
+channel = socket.socket(fileno=int(sys.argv[1]))
+channel.send(b"{}")
+"""
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        ConfigError("cannot run 'python': No such file", remedy="check the command after --"),
+    ],
+    ids=["memory", "command"],
+)
+async def test_a_zygote_that_cannot_be_started_again_is_started_later(
+    refusal: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts = 0
+    said: list[str] = []
+    is_back = trio.Event()
+
+    def start(
+        name: str, words: list[str], variables: dict[str, str], *, pass_fds: tuple[int, ...]
+    ) -> Child:
+        nonlocal starts
+        starts += 1
+        if starts == 2:
+            raise refusal
+        if starts == 3:
+            is_back.set()
+        command = [sys.executable, "-c", ANSWERS_AND_ENDS, str(pass_fds[0])]
+        return start_child(name, command, variables, pass_fds=pass_fds)
+
+    monkeypatch.setattr(zygote, "start_child", start)
+    monkeypatch.setattr(zygote, "RESTART_BACKOFF", Backoff((0.0,)))
+    console = Console(LineFormat(False, lambda: 0.0), write=lambda number, data: None)
+    monkeypatch.setattr(console, "warn", said.append)
+    command = parse_python_command([sys.executable, "-c", "pass"])
+    async with trio.open_nursery() as nursery:
+        await nursery.start(zygote.Zygote(command, (), environment(), console).run)
+        with trio.fail_after(60):
+            await is_back.wait()
+        nursery.cancel_scope.cancel()
+    why = getattr(refusal, "cause", str(refusal))
+    assert (why in said[1], "starting another one" in said[1]) == (True, True)
+
+
+@pytest.mark.trio
+async def test_a_first_zygote_for_which_there_is_no_memory_refuses_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def start(*arguments: object, **options: object) -> Child:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(zygote, "start_child", start)
+    console = Console(LineFormat(False, lambda: 0.0), write=lambda number, data: None)
+    command = parse_python_command([sys.executable, "-c", "pass"])
+    with pytest.raises(ConfigError, match=r"--prefork: .*Cannot allocate memory"):
+        await zygote.Zygote(command, (), environment(), console).run()

@@ -145,9 +145,15 @@ class Zygote:
         failures = 0
         self._when_ready = task_status.started
         while True:
-            refusal = await self._run_one()
+            remedy = None
+            try:
+                refusal = await self._run_one()
+            except OSError as error:  # others end meanwhile, and give back what they use
+                refusal = f"the zygote cannot be started ({describe(error)})"
+            except ConfigError as error:
+                refusal, remedy = error.cause, error.remedy
             if not self._was_ready:
-                raise ConfigError(f"--prefork: {refusal}")
+                raise ConfigError(f"--prefork: {refusal}", remedy=remedy)
             failures = failures + 1 if refusal else 1
             delay_s = RESTART_BACKOFF.delay_s(failures)
             why = refusal or "the zygote has ended"
@@ -201,7 +207,11 @@ class Zygote:
             os.waitpid(pid, 0)
 
     async def _run_one(self) -> str:
-        """Run a zygote to its end; returns why it was never ready, an empty text if it was."""
+        """Run a zygote to its end; returns why it was never ready, an empty text if it was.
+
+        Raises:
+            ConfigError, OSError: as `start_child`.
+        """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with trio.socket.from_stdlib_socket(ours) as channel:
             with theirs:
