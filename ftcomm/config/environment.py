@@ -387,11 +387,13 @@ def read_token(path: str | Path | None) -> bytes:
 
 
 def read_algorithm_table(path: str | Path) -> str:
-    """The value of the setting ``algorithm_table`` that a file holds.
+    """The value of the setting ``algorithm_table`` that a file holds; ``default`` is no file.
 
     Raises:
         ConfigError: the file cannot be read, or holds no table.
     """
+    if path == BUILT_IN:
+        return BUILT_IN
     try:
         _, raw = _read_file(path, MAX_TABLE_BYTES)
     except OSError as error:
@@ -406,7 +408,7 @@ def read_algorithm_table(path: str | Path) -> str:
 def _with_table(env: Mapping[str, str]) -> Mapping[str, str]:
     """Variables in which the file of a table is replaced by what it holds."""
     path = env.get("FTCOMM_ALGORITHM_TABLE")
-    if not path or path == BUILT_IN:
+    if not path:
         return env
     return {**env, "FTCOMM_ALGORITHM_TABLE": read_algorithm_table(path)}
 

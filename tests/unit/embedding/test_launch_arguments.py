@@ -122,6 +122,10 @@ def test_wrong_arguments_of_a_tracker_are_named(given: dict[str, Any], refusal: 
         ftcomm.Tracker(**{"workers": 2, **given})
 
 
+def test_the_built_in_algorithm_table_is_no_file() -> None:
+    assert checked_settings({"algorithm_table": "default"}) == {"algorithm_table": "default"}
+
+
 def test_settings_may_be_texts_as_on_the_command_line() -> None:
     given = {"log_limit": "512MiB", "detect_within": "2", "spares": 1, "transport": "tcp"}
     wanted = {"log_limit": 512 << 20, "detect_within": 2.0, "spares": 1, "transport": "tcp"}

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 import ftcomm
+from ftcomm.config.environment import job_settings
 from ftcomm.config.job_settings import SETTINGS
 from ftcomm_tracker.cli.main import main
 from ftcomm_tracker.cli.setting_options import Size
@@ -165,6 +166,27 @@ def test_every_job_setting_is_an_option_without_a_default_of_its_own(command: st
         options = {option.name: option.opts for option in context.command.params}
         found = {name: (options[name], context.params[name]) for name in SETTINGS}
     assert found == {name: ([setting.option], None) for name, setting in SETTINGS.items()}
+
+
+@pytest.mark.parametrize("command", ["serve", "run"])
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("checkpoint", "none", ""),
+        ("journal", "none", ""),
+        ("checkpoint_every", " 5M", "5m"),
+        ("algorithm_table", "default", "default"),
+    ],
+)
+def test_an_option_reads_a_text_as_the_settings_variable_does(
+    command: str, name: str, text: str, value: str
+) -> None:
+    arguments = [SETTINGS[name].option, text, *(["true"] if command == "run" else [])]
+    parent = click.Context(main, **main.context_settings)
+    with main.commands[command].make_context(command, arguments, parent=parent) as context:
+        assert context.params[name] == value
+    environ = {SETTINGS[name].variable: text}
+    assert getattr(job_settings(environ=environ), name) == value
 
 
 @pytest.mark.parametrize(

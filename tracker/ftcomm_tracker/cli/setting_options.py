@@ -37,7 +37,7 @@ class Size(click.ParamType[int]):
 
 
 class TableFile(click.ParamType[str]):
-    """A file with an algorithm table, which is read at once."""
+    """A file with an algorithm table, which is read at once; or ``default``."""
 
     name = "file"
 
@@ -45,6 +45,22 @@ class TableFile(click.ParamType[str]):
         """The setting's text."""
         try:
             return read_algorithm_table(value)
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
+
+
+class SettingText(click.ParamType[str]):
+    """A text that its setting reads as it reads its variable: ``none`` may be an empty one."""
+
+    name = "text"
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The setting's value, not yet checked."""
+        try:
+            return str(self._setting.kind.read(self._setting.name, value))
         except ConfigError as error:
             self.fail(str(error), param, ctx)
 
@@ -59,7 +75,7 @@ def _type_of(setting: Setting) -> click.ParamType[Any]:
         case ByteSize():
             return Size()
         case StoreName() | FolderName() | Period():
-            return click.STRING
+            return SettingText(setting)
         case WholeNumber():
             return click.INT
         case Number():
