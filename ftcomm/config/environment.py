@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from ftcomm.config.algorithm_table import BUILT_IN, table_in_file
 from ftcomm.config.job_settings import SETTINGS, JobSettings, Setting, named_in
+from ftcomm.config.named_paths import with_home
 from ftcomm.config.setting_kinds import between, number, one_of
 from ftcomm.errors import ConfigError
 from ftcomm.protocol.field_types import MAX_NAME
@@ -232,10 +233,7 @@ def _file(named: str | Path | None, what: str) -> Path | None:
         return None
     if not isinstance(named, str | Path):  # an argument; a variable is a text
         raise ConfigError(f"{what} is {named!r}, must be a text or a path")
-    try:
-        return Path(named).expanduser()
-    except RuntimeError:
-        raise ConfigError(f"{what} {named}: there is no such home directory") from None
+    return with_home(named, what)
 
 
 def _is_spare(text: str) -> bool:
@@ -268,9 +266,14 @@ def change_environment(variables: Mapping[str, str]) -> None:
 
 
 def jobs_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """The folder in which this user's jobs are registered, by the XDG rules; it may be absent."""
+    """The folder in which this user's jobs are registered, by the XDG rules; it may be absent.
+
+    Raises:
+        ConfigError: the user has no home directory.
+    """
     named = _or_process(environ).get("XDG_STATE_HOME", "")
-    above = Path(named) if named.startswith("/") else Path("~/.local/state").expanduser()
+    above = Path(named if named.startswith("/") else "~/.local/state")
+    above = with_home(above, "the folder of jobs")
     return above / "ftcomm" / "jobs"
 
 

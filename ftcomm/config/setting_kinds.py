@@ -175,9 +175,9 @@ class StoreName(SettingKind):
         return "" if text == "none" else text
 
     def check(self, name: str, value: Any) -> None:
-        if not isinstance(value, str) or len(value.encode()) > MAX_STORE_NAME:
+        if not _is_file_name(value):
             raise ConfigError(f"{variable_of(name)} is no name of a store: {str(value)[:80]!r}")
-        if re.match(r"[^/]*://[^/]*@", value) or "?" in value:
+        if "://" in value and ("?" in value or re.match(r"[^/]*://[^/]*@", value)):
             raise ConfigError(
                 f"{variable_of(name)} must not have credentials in it: it is shown in logs",
                 remedy="give them in the environment of tracker and workers",
@@ -203,7 +203,7 @@ class FolderName(SettingKind):
         return "" if text == "none" else text
 
     def check(self, name: str, value: Any) -> None:
-        if not isinstance(value, str) or len(value.encode()) > MAX_STORE_NAME or "\0" in value:
+        if not _is_file_name(value):
             raise ConfigError(f"{variable_of(name)} is no name of a directory: {str(value)[:80]!r}")
         if value and not value.startswith("/"):
             raise ConfigError(
@@ -267,6 +267,20 @@ class AlgorithmTableText(SettingKind):
 def variable_of(name: str) -> str:
     """Return the environment variable of a setting."""
     return f"FTCOMM_{name.upper()}"
+
+
+def can_be_recorded(text: str) -> bool:
+    """True of the name of a file that can be sent and journalled: UTF-8 text without NUL."""
+    try:
+        return b"\0" not in text.encode()
+    except UnicodeEncodeError:  # bytes of the system that are no text
+        return False
+
+
+def _is_file_name(value: Any) -> bool:
+    if not isinstance(value, str) or not can_be_recorded(value):
+        return False
+    return len(value.encode()) <= MAX_STORE_NAME
 
 
 def bytes_in(text: str) -> int:

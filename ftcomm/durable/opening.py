@@ -2,9 +2,10 @@
 
 import hashlib
 import secrets
-from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
+from ftcomm.config.named_paths import absolute_path
+from ftcomm.config.setting_kinds import can_be_recorded
 from ftcomm.durable.bucket_calls import BucketCalls
 from ftcomm.durable.directory_store import DirectoryStore
 from ftcomm.durable.store import MissingObjectError, Store
@@ -30,8 +31,8 @@ def open_store(url: str, *, create: bool = True) -> Store:
     if not url:
         raise ConfigError("the checkpoint store has no name", remedy=f"give {_KINDS}")
     if "://" not in url:
-        return DirectoryStore(Path(url).expanduser().absolute(), create=create)
-    parts = urlsplit(url)
+        return _open_directory(url, create=create)
+    parts = _parts_of(url)
     if "@" in parts.netloc or parts.query or parts.fragment:
         # Not repeated: logs, `status` and lists of processes show such a text to others.
         raise ConfigError(
@@ -41,7 +42,7 @@ def open_store(url: str, *, create: bool = True) -> Store:
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost") or len(parts.path) < 2:
             raise ConfigError(f"{url} names no directory of this host", remedy=f"give {_KINDS}")
-        return DirectoryStore(Path(unquote(parts.path)), create=create)
+        return _open_directory(unquote(parts.path), create=create)
     if parts.scheme not in BUCKETS:
         raise ConfigError(
             f"checkpoint stores of the kind {parts.scheme}:// are not supported",
@@ -50,6 +51,29 @@ def open_store(url: str, *, create: bool = True) -> Store:
     if not parts.netloc:
         raise ConfigError(f"{url} names no bucket", remedy=f"give {parts.scheme}://BUCKET/PREFIX")
     return _open_bucket(parts.scheme, f"{parts.netloc}{parts.path}".rstrip("/"))
+
+
+def _parts_of(url: str) -> SplitResult:
+    """Scheme, host and path of a URL.
+
+    Raises:
+        ConfigError: it is none; not repeated, since it may have credentials in it all the same.
+    """
+    try:
+        if can_be_recorded(url):
+            return urlsplit(url)
+    except ValueError:
+        pass
+    raise ConfigError("the URL of the checkpoint store is malformed", remedy=f"give {_KINDS}")
+
+
+def _open_directory(path: str, *, create: bool) -> Store:
+    """Open a directory of this host.
+
+    Raises:
+        ConfigError: it is none, or cannot be used.
+    """
+    return DirectoryStore(absolute_path(path, "checkpoint store"), create=create)
 
 
 def _open_bucket(scheme: str, place: str) -> Store:

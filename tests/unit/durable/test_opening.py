@@ -51,10 +51,16 @@ def test_a_url_with_credentials_is_refused_and_not_repeated(url: str) -> None:
         ("http://host/run", "stores of the kind http:// are not supported - give a directory"),
         ("s3:///run", "s3:///run names no bucket - give s3://BUCKET/PREFIX"),
         ("file://host/run", "file://host/run names no directory of this host"),
+        ("s3://a[b/SECRET", "the URL of the checkpoint store is malformed - give a directory"),
+        ("s3://bucket/\udcff", "the URL of the checkpoint store is malformed"),
+        ("file:///tmp/a%00", r"checkpoint store '/tmp/a\x00': its name is not UTF-8 text"),
+        ("/tmp/a\udcff", r"checkpoint store '/tmp/a\udcff': its name is not UTF-8 text"),
+        ("~nobody-of-this-name/x", "there is no such home directory"),
     ],
 )
 def test_what_names_no_store_is_refused(url: str, words: str) -> None:
-    assert words in refused(url)
+    text = refused(url)
+    assert (words in text, "SECRET" in text) == (True, False), text
 
 
 @pytest.mark.parametrize(

@@ -134,14 +134,49 @@ def test_nobody_at_the_address_is_said(tmp_path: Path) -> None:
         (["status", "--watch", "0"], 2, "not in the range"),
         (["status", "--watch", "nan"], 2, "nan is not in the range"),
         (["run", "-n", "2", "--restart-window", "nan", "true"], 2, "nan is not in the range"),
+        *(
+            ([*command, "~nobody-of-this-name/x"], 2, "there is no such home directory")
+            for command in (
+                ["status", "--state-dir"],
+                ["status", "--token-file"],
+                ["clean", "--state-dir"],
+                ["serve", "--log-dir"],
+            )
+        ),
+        (["serve", "-n", "1", "--checkpoint", "~nobody-of-this-name/x"], 64, "no such home"),
+        (["serve", "-n", "1", "--state-dir", "/absent/x\udcff"], 64, "is not UTF-8 text"),
+        (["serve", "-n", "1", "--token-file", "/absent/x\udcff"], 64, "is not UTF-8 text"),
+        (["serve", "-n", "1", "--checkpoint", "/absent/x\udcff"], 64, "is no name of a store"),
+        (["serve", "-n", "1", "--journal", "/absent/x\udcff"], 64, "is no name of a directory"),
     ],
 )
 def test_a_wrong_command_is_answered_with_a_sentence(
     arguments: list[str], status: int, text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     found, output = invoke(*arguments)
     assert (found, text in output) == (status, True), output
+
+
+def test_a_path_of_any_command_may_be_in_the_users_home(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    status, text = invoke("status", "--state-dir", "~/job1")
+    assert (status, f"no tracker has ever served from {tmp_path / 'job1'}" in text) == (64, True)
+    assert invoke("run", "-n", "0", "--log-dir", "~/logs", "true")[0] == 64
+    assert [path.name for path in tmp_path.iterdir()] == ["logs"]
+
+
+@pytest.mark.parametrize("command", [["serve"], ["run", "true"]])
+def test_a_start_without_a_temporary_directory_is_refused(
+    monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", "/proc/nowhere")
+    status, text = invoke(command[0], "-n", "1", *command[1:])
+    assert (status, "no temporary directory can be made" in text) == (64, True), text
 
 
 def test_status_of_a_directory_without_a_tracker_is_said(tmp_path: Path) -> None:

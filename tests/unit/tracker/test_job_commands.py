@@ -132,6 +132,22 @@ def test_a_damaged_field_is_refused(
     )
 
 
+def test_a_user_without_a_home_has_no_list_of_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def no_user(uid: int) -> object:
+        raise KeyError(uid)
+
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", no_user)
+    job: Any = ServedJob(tmp_path, Durable.fresh(JOB, 2), 2)
+    register(job, "serve", temporary=False)
+    unregister(job)
+    assert "`ftcomm list` will not show this job: the folder of jobs" in caplog.text
+    assert invoke("list") == (0, "no jobs\n")
+
+
 def test_a_link_is_not_followed(tmp_path: Path, empty_registry: Path) -> None:
     real = entry_path(entry(tmp_path))
     real.rename(tmp_path / "real")

@@ -181,7 +181,7 @@ def _named(state_dir: Path) -> list[_Leftover]:
     Raises:
         ConfigError: it is no state directory, or a tracker serves from it, or may.
     """
-    state_dir = state_dir.expanduser().absolute()
+    state_dir = state_dir.absolute()
     if not (state_dir / FILE_NAME).is_file():
         raise ConfigError(
             f"{state_dir} is not the state directory of a job: it has no {FILE_NAME}",

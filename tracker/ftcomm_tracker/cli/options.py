@@ -11,6 +11,7 @@ import click
 import trio
 from click.shell_completion import CompletionItem
 
+from ftcomm.config.named_paths import with_home
 from ftcomm.config.platforms import require_groups
 from ftcomm.errors import ConfigError, FtcommError
 from ftcomm_tracker.launcher.signals import leaves_of, raising_interrupts
@@ -18,13 +19,20 @@ from ftcomm_tracker.standard_streams import INTERRUPTED, StandardOutputError
 
 
 class NamedPath(click.Path):
-    """A path that is not empty: `Path("")` would be the working directory."""
+    """A path that is not empty: `Path("")` would be the working directory.
+
+    ``~`` is the user's home: a shell expands no ``--state-dir=~/job1``.
+    """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Refuse an empty text, as of a shell variable that is not set; else as click does."""
         if value == "":
             self.fail("an empty path", param, ctx)
-        return super().convert(value, param, ctx)
+        try:
+            path = with_home(value, "the path")
+        except ConfigError as error:
+            self.fail(error.cause, param, ctx)
+        return super().convert(path, param, ctx)
 
 
 class NumberInRange(click.FloatRange):

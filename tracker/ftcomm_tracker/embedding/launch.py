@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ftcomm.config.environment import process_environment
+from ftcomm.config.named_paths import absolute_path
 from ftcomm.config.platforms import require_groups
 from ftcomm.errors import ConfigError
 from ftcomm_tracker.embedding import pickled
@@ -101,7 +102,7 @@ def _host_options(
         parent=os.getpid(),
         workers=checked_workers(workers),
         settings=checked_settings(settings),
-        state_dir=None if folder is None else str(folder.expanduser().absolute()),
+        state_dir=None if folder is None else str(absolute_path(folder, "state_dir")),
         max_restarts=restarts.max_restarts,
         restart_window=restarts.window_s,
         preload=checked_names("preload", preload),

@@ -7,11 +7,12 @@ import contextlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from ftcomm.config.named_paths import temporary_folder
 
 PATH, OPTIONS, CALL, END = "path.json", "options.json", "call", "end.json"
 _REPORT = "report-"
@@ -106,7 +107,7 @@ class LaunchFolder:
     @contextlib.contextmanager
     def made(cls) -> Iterator["LaunchFolder"]:
         """A new folder, for as long as the block runs."""
-        folder = cls(Path(tempfile.mkdtemp(prefix="ftcomm-launch-")))
+        folder = cls(temporary_folder("ftcomm-launch-"))
         try:
             yield folder
         finally:

@@ -6,7 +6,6 @@ It takes no signals; those are the program's own.
 import contextlib
 import logging
 import shutil
-import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
@@ -16,6 +15,7 @@ from typing import TypeVar
 
 import trio
 
+from ftcomm.config.named_paths import temporary_folder
 from ftcomm.diagnostics.exit_hook import abandon_in_children
 from ftcomm.errors import FtcommError, ThreadLimitError
 from ftcomm_tracker.core.events import StopAsked
@@ -112,7 +112,7 @@ class TrackerThread:
         folder = None
         try:
             if self._options.state_dir is None:
-                folder = Path(tempfile.mkdtemp(prefix="ftcomm-"))
+                folder = temporary_folder("ftcomm-")
             trio.run(self._main, folder)
         except BaseException as error:  # noqa: BLE001 - raised by whoever uses the tracker
             self._fail(leaves_of(error)[0])

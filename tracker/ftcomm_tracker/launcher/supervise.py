@@ -121,5 +121,5 @@ def _environment(worker: WorkerOptions, routes: tuple[tuple[str, int], ...]) -> 
     environment = process_environment()
     environment["FTCOMM_TRACKER"] = ",".join(join_address(*route) for route in routes)
     if worker.token_file is not None:
-        environment["FTCOMM_TOKEN_FILE"] = str(worker.token_file.expanduser().absolute())
+        environment["FTCOMM_TOKEN_FILE"] = str(worker.token_file.absolute())
     return with_streaming_copies(with_prompt_output(environment))

@@ -20,6 +20,7 @@ from typing import Any
 
 from ftcomm.config.environment import jobs_folder
 from ftcomm.config.process_identity import ProcessName, this_process
+from ftcomm.errors import ConfigError
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.server.open_job import OpenJob
 
@@ -119,7 +120,11 @@ def register(job: OpenJob, command: str, *, temporary: bool) -> None:
 
 
 def _put(entry: JobEntry) -> None:
-    folder = jobs_folder()
+    try:
+        folder = jobs_folder()
+    except ConfigError as error:
+        log.warning("`ftcomm list` will not show this job: %s", error)
+        return
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _write(entry_path(entry), json.dumps(asdict(entry)))
@@ -160,12 +165,15 @@ def _remove(entries: Iterable[JobEntry]) -> None:
 
 
 def read_registry() -> Registry:
-    """Read every entry; a file that is none is reported, not believed."""
+    """Read every entry; a file that is none is reported, not believed.
+
+    A user without a home directory has none.
+    """
     entries: list[JobEntry] = []
     damaged: dict[Path, str] = {}
     try:
         paths = sorted(path for path in jobs_folder().iterdir() if path.suffix == SUFFIX)
-    except OSError:
+    except (ConfigError, OSError):
         paths = []
     for path in paths[:MAX_ENTRIES]:
         try:

@@ -10,7 +10,6 @@ import contextlib
 import re
 import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ import trio
 
 from ftcomm.config.environment import job_settings, process_environment
 from ftcomm.config.job_settings import JobSettings
+from ftcomm.config.named_paths import absolute_path, temporary_folder, with_home
 from ftcomm.durable.opening import open_store
 from ftcomm.errors import ConfigError, JobFinishedError
 from ftcomm.protocol.field_types import MAX_WORLD_SIZE
@@ -180,7 +180,7 @@ async def open_job(options: ServeOptions) -> OpenJob:
 
 def _temporary(undo: contextlib.AsyncExitStack) -> Path:
     """Make a state directory, which a refused start removes: nobody would know of it."""
-    path = Path(tempfile.mkdtemp(prefix="ftcomm-"))
+    path = temporary_folder("ftcomm-")
     undo.callback(shutil.rmtree, path, ignore_errors=True)
     return path
 
@@ -298,7 +298,7 @@ def _check_rebuild(options: ServeOptions) -> None:
             "--rebuild needs the address that the job's workers dial",
             remedy="give --host and --port",
         )
-    if options.token_file is None or not options.token_file.expanduser().is_file():
+    if options.token_file is None or not with_home(options.token_file, "token file").is_file():
         named = f"{options.token_file} does not exist" if options.token_file else "none is given"
         raise ConfigError(
             f"--rebuild needs the token that the job's workers have: {named}",
@@ -314,7 +314,7 @@ def _check_rebuild(options: ServeOptions) -> None:
 
 def _token(state_dir: Path, options: ServeOptions, before: Remembered | None) -> TokenFile:
     path = options.token_file or (Path(before.token_file) if before else None)
-    return TokenFile.found_or_made((path or state_dir / TOKEN_NAME).expanduser().absolute())
+    return TokenFile.found_or_made(absolute_path(path or state_dir / TOKEN_NAME, "token file"))
 
 
 async def _listen(
@@ -427,7 +427,7 @@ def _located(store: str) -> str:
     """Write a store's directory as an absolute path: workers run elsewhere."""
     if not store or "://" in store:
         return store
-    return str(Path(store).expanduser().absolute())
+    return str(absolute_path(store, "checkpoint store"))
 
 
 @contextlib.contextmanager

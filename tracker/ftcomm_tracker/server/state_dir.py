@@ -13,6 +13,7 @@ from pathlib import Path
 
 import trio
 
+from ftcomm.config.named_paths import absolute_path
 from ftcomm.errors import ConfigError
 
 if sys.platform != "win32":  # there no tracker serves: see `ftcomm.config.platforms`
@@ -111,9 +112,9 @@ def make_state_dir(path: Path) -> Path:
     """Create `path` with mode 0700 if it is absent, and return it absolute.
 
     Raises:
-        ConfigError: it cannot be made, is no directory, or others may write to it.
+        ConfigError: it cannot be had under that name, is no directory, or others may write to it.
     """
-    path = path.expanduser().absolute()
+    path = absolute_path(path, "state directory")
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         mode = path.stat().st_mode
