@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import datetime as dt
 import os
 import platform
 import secrets
@@ -28,7 +29,7 @@ from ftcomm.diagnostics.recorder import Recorder
 from ftcomm.engine.engine import DistributedEngine
 from ftcomm.engine.recorded import RecordingEngine
 from ftcomm.engine.single_process import SingleProcessEngine
-from ftcomm.errors import JobFinishedError
+from ftcomm.errors import ConfigError, JobFinishedError
 from ftcomm.recovery.machine import Identity, MachineLimits, WorkerMachine
 
 NONCE_BYTES = 16
@@ -37,11 +38,11 @@ NONCE_BYTES = 16
 def init(
     tracker: str | None = None,
     *,
-    worker_id: str | None = None,
+    worker_id: str | int | None = None,
     token_file: str | Path | None = None,
     detect_within: float | None = None,
-    connect_timeout: float | None = None,
-    tracker_timeout: float | None = None,
+    connect_timeout: float | dt.timedelta | None = None,
+    tracker_timeout: float | dt.timedelta | None = None,
     bind: str | None = None,
     advertise: str | None = None,
     expect: Mapping[str, Any] | None = None,
@@ -54,12 +55,13 @@ def init(
     Args:
         tracker: ``host:port[,host:port]``; default ``FTCOMM_TRACKER``. ``"none"`` is a group of
             one whatever a scheduler says.
-        worker_id: what names this worker over its restarts; default ``FTCOMM_WORKER_ID``, the
-            scheduler's index, or one that is made up: a restart is another worker then.
+        worker_id: what names this worker over its restarts, a text or a whole number; default
+            ``FTCOMM_WORKER_ID``, the scheduler's index, or one that is made up: a restart is
+            another worker then.
         token_file: file with the job's token; default ``FTCOMM_TOKEN_FILE``.
         detect_within: seconds; only checked against the job's own value.
-        connect_timeout: seconds to wait for a tracker that is not up yet (60).
-        tracker_timeout: seconds to wait for a lost tracker that is needed (600).
+        connect_timeout: seconds or a timedelta to wait for a tracker that is not up yet (60).
+        tracker_timeout: the same for a lost tracker that is needed (600).
         bind: address or address:port to listen on; default: that of the control connection, and
             a free port.
         advertise: address or address:port to tell the others, where it differs.
@@ -75,7 +77,7 @@ def init(
         SystemExit: the job has finished without this spare (``FTCOMM_SPARE=1``).
     """
     use_exit_codes()  # first: a malformed variable must not look like a death to a launcher
-    asked = {**(expect or {}), "detect_within": detect_within}
+    asked = {**_expected(expect), "detect_within": detect_within}
     return _open(
         job,
         tracker=tracker,
@@ -87,6 +89,19 @@ def init(
         advertise=advertise,
         asked={name: value for name, value in asked.items() if value is not None},
     )
+
+
+def _expected(given: object) -> Mapping[str, Any]:
+    """The settings that `init` is to find.
+
+    Raises:
+        ConfigError: they are not values by name.
+    """
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise ConfigError(f"expect is {given!r}, must have values by name")
+    return given
 
 
 def init_beside(tracker: str, *, worker_id: str, token_file: Path, job: str) -> Communicator:

@@ -5,12 +5,15 @@ its welcome, the same on every rank; a worker may only check them.  `WorkerOptio
 process: addresses, its id, its log.  Arguments come before the environment.
 """
 
+import datetime as dt
 import errno
+import math
 import os
 import socket
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Final
 
@@ -178,10 +181,10 @@ class WorkerOptions:
         cls,
         *,
         tracker: str | None = None,
-        worker_id: str | None = None,
+        worker_id: str | int | None = None,
         token_file: str | Path | None = None,
-        connect_timeout: float | None = None,
-        tracker_timeout: float | None = None,
+        connect_timeout: float | dt.timedelta | None = None,
+        tracker_timeout: float | dt.timedelta | None = None,
         bind: str | None = None,
         advertise: str | None = None,
         spare: bool | None = None,
@@ -193,22 +196,23 @@ class WorkerOptions:
         """Arguments that are not None, then the environment, then defaults.
 
         Raises:
-            ConfigError: something is malformed, or no tracker is named although a scheduler
-                says that there is more than one process.
+            ConfigError: something is malformed or of another type, or no tracker is named although
+                a scheduler says that there is more than one process.
         """
         env = _or_process(environ)
         variable, size = _scheduler(env)
-        named = tracker or env.get("FTCOMM_TRACKER")
+        named = _text("tracker", tracker) or env.get("FTCOMM_TRACKER")
         token_path = token_file or env.get("FTCOMM_TOKEN_FILE")
         history = env.get("FTCOMM_HISTORY")
+        own_id = _id_text(worker_id) or env.get("FTCOMM_WORKER_ID") or env.get(variable or "")
         return cls(
             routes=_routes(named, size),
-            worker_id=worker_id or env.get("FTCOMM_WORKER_ID") or env.get(variable or ""),
+            worker_id=own_id,
             token_file=_file(token_path, "token file"),
             connect_timeout=_seconds(connect_timeout, env, "connect_timeout", 60.0),
             tracker_timeout=_seconds(tracker_timeout, env, "tracker_timeout", 600.0),
-            bind=bind or env.get("FTCOMM_BIND") or None,
-            advertise=advertise or env.get("FTCOMM_ADVERTISE") or None,
+            bind=_text("bind", bind) or env.get("FTCOMM_BIND") or None,
+            advertise=_text("advertise", advertise) or env.get("FTCOMM_ADVERTISE") or None,
             host=env.get("FTCOMM_HOST") or None,
             zone=env.get("FTCOMM_ZONE") or "",
             spare=_is_spare(env.get("FTCOMM_SPARE") or "0") if spare is None else spare,
@@ -221,6 +225,30 @@ class WorkerOptions:
             lonely=variable if not named and size is None else None,
             asked=_asked(asked or {}, env),
         )
+
+
+def _text(name: str, given: object) -> str | None:
+    """An argument that is a text.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    if given is None or isinstance(given, str):
+        return given
+    raise ConfigError(f"{name} is {given!r}, must be a text")
+
+
+def _id_text(given: object) -> str | None:
+    """A worker id, which may be a number, as ranks are.
+
+    Raises:
+        ConfigError: it is neither a text nor a whole number.
+    """
+    if given is None or isinstance(given, str):
+        return given
+    if isinstance(given, bool) or not isinstance(given, Integral):
+        raise ConfigError(f"worker_id is {given!r}, must be a text or a whole number")
+    return str(int(given))
 
 
 def _file(named: str | Path | None, what: str) -> Path | None:
@@ -483,8 +511,19 @@ def _is_name(text: str) -> bool:
     return text.isprintable() and 0 < len(text.encode()) <= MAX_NAME
 
 
-def _seconds(given: float | None, env: Mapping[str, str], name: str, default: float) -> float:
-    if given is not None:
+def _seconds(given: object, env: Mapping[str, str], name: str, default: float) -> float:
+    if given is None:
+        text = env.get(f"FTCOMM_{name.upper()}")
+        return number(name, text, float) if text else default
+    if isinstance(given, dt.timedelta):
+        return given.total_seconds()
+    # A timedelta64 of numpy's counts as a whole number, whose unit float() would drop.
+    is_span = getattr(getattr(given, "dtype", None), "kind", "") == "m"
+    if is_span or isinstance(given, bool) or not isinstance(given, Real):
+        raise ConfigError(
+            f"{name} is {given!r}, must be a number of seconds or a datetime.timedelta"
+        )
+    try:
         return float(given)
-    text = env.get(f"FTCOMM_{name.upper()}")
-    return number(name, text, float) if text else default
+    except OverflowError:  # an int that no float is near
+        return math.inf

@@ -231,6 +231,7 @@ class Period(SettingKind):
         return text.strip().lower()
 
     def check(self, name: str, value: Any) -> None:
+        must_be_text(name, value)
         try:
             CheckpointPeriod.of(value)
         except ValueError as error:
@@ -253,7 +254,7 @@ class AlgorithmTableText(SettingKind):
         return text
 
     def check(self, name: str, value: Any) -> None:
-        del name
+        must_be_text(name, value)
         table_in_text(value)
 
     def canonical(self, value: Any) -> str:
@@ -312,6 +313,12 @@ def between(name: str, value: float, lo: float, hi: float, *, whole: bool = Fals
     if not (fits and lo <= value <= hi):  # also true of NaN
         what = "a whole number from" if whole else "a number from"
         raise ConfigError(f"{variable_of(name)} is {value!r}, must be {what} {lo} to {hi}")
+
+
+def must_be_text(name: str, value: Any) -> None:
+    """Refuse by name a value that is no text."""
+    if not isinstance(value, str):
+        raise ConfigError(f"{variable_of(name)} is {value!r}, must be a text")
 
 
 def one_of(name: str, value: str, choices: tuple[str, ...]) -> None:

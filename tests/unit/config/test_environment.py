@@ -1,11 +1,14 @@
 """Settings come from arguments, then the environment, and are refused by name."""
 
 import dataclasses
+import datetime as dt
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import ftcomm
 from ftcomm.config import environment
 from ftcomm.config.environment import (
     VARIABLES,
@@ -410,3 +413,42 @@ def test_a_name_that_no_message_carries_is_refused(text: str) -> None:
     for name in ("CHECKPOINT", "JOURNAL"):
         with pytest.raises(ConfigError, match=f"FTCOMM_{name} is no name of a"):
             job_settings(environ={f"FTCOMM_{name}": text})
+
+
+# --- arguments of init ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [0, 3, np.int64(3)])
+def test_a_worker_id_may_be_a_whole_number(number: int) -> None:
+    environ = {"FTCOMM_TRACKER": "t:1", "FTCOMM_WORKER_ID": "other"}
+    assert load(environ, worker_id=number).worker_id == str(number)
+
+
+def test_a_timeout_may_be_a_timedelta() -> None:
+    span = dt.timedelta(minutes=2)
+    options = load(connect_timeout=span, tracker_timeout=span)
+    assert (options.connect_timeout, options.tracker_timeout) == (120.0, 120.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "refusal"),
+    [
+        ({"tracker": 5}, "tracker is 5, must be a text"),
+        ({"worker_id": 1.5}, "worker_id is 1.5, must be a text or a whole number"),
+        ({"worker_id": True}, "worker_id is True, must be a text or a whole number"),
+        ({"bind": 3}, "bind is 3, must be a text"),
+        ({"advertise": b"h"}, "advertise is b'h', must be a text"),
+        ({"connect_timeout": "x"}, "connect_timeout is 'x', must be a number of seconds or"),
+        ({"connect_timeout": 1 << 2000}, "FTCOMM_CONNECT_TIMEOUT is inf, must be"),
+        ({"tracker_timeout": True}, "tracker_timeout is True, must be a number of seconds or"),
+        ({"tracker_timeout": np.timedelta64(1, "m")}, "tracker_timeout is .*timedelta64.*, must"),
+        ({"expect": 3}, "expect is 3, must have values by name"),
+        ({"expect": {1: 2}}, "expect is {1: 2}, must have values by name"),
+        ({"expect": {"checkpoint_every": 60}}, "FTCOMM_CHECKPOINT_EVERY is 60, must be a text"),
+        ({"expect": {"algorithm_table": 5}}, "FTCOMM_ALGORITHM_TABLE is 5, must be a text"),
+    ],
+    ids=str,
+)
+def test_an_argument_of_init_of_another_type_is_named(given: dict[str, Any], refusal: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{refusal}"):
+        ftcomm.init(**{"tracker": "none", **given})

@@ -64,6 +64,8 @@ def train_ten() -> float:
         ({"settings": {1: 2}}, "settings is {1: 2}, must have values by name"),
         ({"settings": {"detect_wihin": 1}}, "no such job setting: detect_wihin - did you mean det"),
         ({"settings": {"detect_within": 0.01}}, "^detect_within is 0.01, must be a number from"),
+        ({"settings": {"checkpoint_every": 60}}, "^checkpoint_every is 60, must be a text"),
+        ({"settings": {"algorithm_table": 5}}, "^algorithm_table is 5, must be a text"),
         ({"settings": {"log_limit": "5 apples"}}, "^log_limit: '5 apples' is not a size such as"),
         ({"args": (threading.Lock(),)}, "work and its arguments cannot be sent to the workers: "),
     ],
