@@ -1,5 +1,6 @@
 """``ftcomm-tracker kill``, and what is recorded of the deaths: real workers."""
 
+import errno
 import json
 import os
 import subprocess
@@ -7,7 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from ftcomm.config.process_identity import ProcessName
+from ftcomm.protocol.operator_messages import KillReply, KillRequest
+from ftcomm_tracker.cli import kill_command
+from ftcomm_tracker.cli.operator_commands import TrackerAddress
 from tests.unit.tracker.serving import CLI, serve, supervise
+from tests.unit.tracker.test_cli import invoke
 from tests.unit.tracker.test_launcher import environment, run, started
 
 pytestmark = pytest.mark.process
@@ -89,6 +95,31 @@ def test_a_supervisor_kills_its_worker_when_it_is_told_to(tmp_path: Path) -> Non
         statuses = [first.returncode, second.returncode, tracker.wait(timeout=60)]
     assert (told[1], statuses) == ("told the supervisor of worker 1 to kill it\n", [0, 0, 0]), ended
     assert causes(state) == [("1", "was killed by SIGKILL")]
+
+
+def test_a_worker_of_another_user_on_this_host_is_killed_by_its_supervisor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[object] = []
+
+    async def status_of(where: object) -> dict[str, object]:
+        row = {"worker_id": "1", "pid": 4711, "start": 7, "host": "node7"}
+        return {"state": "RUNNING", "members": [row]}
+
+    async def ask(where: object, request: object) -> KillReply:
+        asked.append(request)
+        return KillReply(True)
+
+    def not_permitted(process: ProcessName, number: int) -> bool:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setenv("FTCOMM_HOST", "node7")
+    monkeypatch.setattr(kill_command, "status_of", status_of)
+    monkeypatch.setattr(TrackerAddress, "ask", ask)
+    monkeypatch.setattr(ProcessName, "signal", not_permitted)
+    said = "told the supervisor of worker 1 to kill it\n"
+    assert invoke("kill", "1", "--state-dir", "/absent") == (0, said)
+    assert asked == [KillRequest("1")]
 
 
 def test_who_is_not_of_the_job_is_not_killed(tmp_path: Path) -> None:

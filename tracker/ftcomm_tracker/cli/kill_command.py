@@ -41,7 +41,7 @@ async def _kill(where: TrackerAddress, worker: str) -> int:
         return 0
     row = _row_of(document, worker)
     process = _here(row)
-    if process is not None and process.signal(signal.SIGKILL):
+    if process is not None and _was_killed(process):
         click.echo(f"killed worker {worker}: process {process.pid} of this host")
         return 0
     reply = await where.ask(KillRequest(worker))
@@ -75,6 +75,14 @@ def _here(row: Mapping[str, Any]) -> ProcessName | None:
     if not row.get("pid") or row["start"] == UNKNOWN_START or row["host"] != host:
         return None
     return ProcessName(int(row["pid"]), int(row["start"]))
+
+
+def _was_killed(process: ProcessName) -> bool:
+    """Kill a process of this host; False if it has ended, or is another user's."""
+    try:
+        return process.signal(signal.SIGKILL)
+    except PermissionError:
+        return False
 
 
 def _out_of_reach(worker: str, row: Mapping[str, Any]) -> ConfigError:
