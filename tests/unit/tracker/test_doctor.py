@@ -78,6 +78,18 @@ async def test_what_a_worker_would_be_told_to_do(
 
 
 @pytest.mark.trio
+@pytest.mark.usefixtures("good_machine")
+async def test_a_port_that_the_tracker_may_not_dial_is_said(tmp_path: Path) -> None:
+    async with tracker(tmp_path) as job:
+        found = await examine(options(job, advertise="127.0.0.1:443"))
+    wanted = ALL_IS_WELL | {"dial_back": "warn"}
+    del wanted["advertise"]  # which address the tracker sees, its answer would say
+    assert levels(found) == wanted
+    (dialled,) = (check for check in found if check.name == "dial_back")
+    assert "no port below 1024 is dialled back, and the others will dial 443" in dialled.what
+
+
+@pytest.mark.trio
 async def test_the_port_that_the_others_will_dial_is_tried(tmp_path: Path) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))

@@ -27,6 +27,7 @@ CONNECT_WITHIN_S = 5.0
 ANSWER_WITHIN_S = 10.0  # the tracker itself dials for at most 3 s
 HEAR_WITHIN_S = 3.0  # the tracker has dialled already when it says so
 NONCE_BYTES = 32
+MIN_PORT = 1024  # that a tracker dials back: services of the host are below
 SAME_PORTS = "workers listen on ports that the system chooses (net.ipv4.ip_local_port_range)"
 
 
@@ -141,6 +142,8 @@ async def _examine_listening(
         _, told = parse_endpoint(options.advertise or local, name="FTCOMM_ADVERTISE")
         port = told or int(sock.getsockname()[1])  # what the others will dial
         listening = Check("listen", "ok", f"a worker here listens on {options.bind or local}")
+        if port < MIN_PORT:
+            return [listening, _not_tried(port)]
         nonce = os.urandom(NONCE_BYTES)
         try:
             with trio.fail_after(ANSWER_WITHIN_S):
@@ -168,6 +171,12 @@ async def _hear(sock: trio.socket.SocketType, nonce: bytes) -> bool:
             if received == nonce:
                 return True
     return False
+
+
+def _not_tried(port: int) -> Check:
+    text = f"no port below {MIN_PORT} is dialled back, and the others will dial {port}"
+    todo = "see from another worker's machine that it leads here, or advertise another port"
+    return Check("dial_back", "warn", text, todo)
 
 
 def _reached(reply: DialedBack, port: int, *, heard: bool) -> Check:
