@@ -51,6 +51,18 @@ def test_the_first_restart_is_at_once_and_later_ones_back_off_to_ten_seconds() -
     assert policy.restarts == 9
 
 
+def test_in_a_window_shorter_than_the_clocks_resolution_each_death_is_the_first() -> None:
+    """So long after the machine's start, no float is within the window before `now`."""
+    policy = policy_of(window_s=1e-12)
+    now = 345678.9
+    assert now - 1e-12 == now
+    found = [
+        policy.after_exit("0", 1, closed=False, progress=START, now=now + death)
+        for death in range(3)
+    ]
+    assert found == [RestartAfter(0.0)] * 3
+
+
 def test_too_many_deaths_without_progress_give_the_worker_up() -> None:
     *again, last = exits(policy_of(2), (1, START), (-11, START), (1, START))
     assert again == [RestartAfter(0.0), RestartAfter(0.5)]

@@ -132,7 +132,9 @@ class _Deaths:
     def add(self, now: float, progress: Position, window_s: float) -> None:
         """Note a death; forget those that are too old, or before the last checkpoint."""
         self.recent.append((now, progress))
-        while self.recent[0][0] <= now - window_s or self.recent[0][1].version < progress.version:
+        while len(self.recent) > 1 and (
+            self.recent[0][0] <= now - window_s or self.recent[0][1].version < progress.version
+        ):
             self.recent.popleft()
 
     def without_progress(self, progress: Position) -> int:
