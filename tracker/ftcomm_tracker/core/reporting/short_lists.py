@@ -34,7 +34,7 @@ def with_short_lists(document: Mapping[str, Any], room: int) -> dict[str, Any]:
 
 
 def _steps(short: dict[str, Any]) -> Iterator[tuple[Any, Any, int, int]]:
-    """What to cut, as a dictionary or list and its key, and what stays of it; in this order."""
+    """Cuts in their order: a dictionary or list, its key, and rows and characters that stay."""
     incidents = short["incidents"]
     for kept, chars in KEPT:
         yield from ((incidents, index, kept, chars) for index in range(len(incidents)))
