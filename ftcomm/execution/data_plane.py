@@ -315,6 +315,7 @@ class DataPlane:
         more can be said on this epoch's links.  No peer is to blame, so this rank names itself.
         """
         core = self._core
+        self._unread = None  # of this epoch: the call that comes next may have links of another
         with self._hub.lock:
             core.progress.call = NO_CALL
             turn = (core.view.epoch, core.progress.position)

@@ -124,7 +124,7 @@ class Listener:
         """Authenticate within the deadline, then hand it on."""
         self._counter += 1
         key = self._counter
-        while len(self._pending) >= MAX_UNAUTHENTICATED:
+        while len(self._pending) >= self._places:
             self._pending.pop(next(iter(self._pending))).cancel()
         with conn, self._driver.hub.kept_from_children(conn):
             send_at_once(conn)
@@ -151,6 +151,16 @@ class Listener:
                 await self._take_for_messages(conn, context)
             else:
                 await self._take(conn, context)
+
+    @property
+    def _places(self) -> int:
+        """For connections that have not proved anything: one for each that members may open.
+
+        Those of a newer epoch wait here for its plan, and nobody but a stranger loses its place.
+        """
+        hub = self._driver.hub
+        of_members = hub.core.contact.world_size * hub.settings.streams
+        return max(MAX_UNAUTHENTICATED, 2 * of_members)  # for data and for messages
 
     async def _take(self, conn: trio.socket.SocketType, context: DataContext) -> None:
         """One connection of a link, most often the only one."""

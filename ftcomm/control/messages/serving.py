@@ -72,6 +72,8 @@ class _MessageLink:
         marks = tuple((mark.tag, Mark(mark.number, mark.running)) for mark in message.marks)
         self._driver.apply(MessagesClaimed(epoch, rank, message.version, marks))
         with self._hub.lock:
+            if self._hub.core.view.epoch != epoch:  # its link was opened as the epoch ended
+                raise ProtocolError(f"epoch {epoch} is over")
             self._feed.ask(message)
             self._hub.feeds[rank] = self._feed
         self._driver.message_news.tell()

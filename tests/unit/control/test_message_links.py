@@ -171,6 +171,15 @@ async def test_what_was_sent_and_what_is_sent_later_comes_in_order(link: Link) -
     assert await link.next() == (3, [4.0])
 
 
+async def test_a_link_of_an_epoch_that_has_just_ended_serves_nobody(link: Link) -> None:
+    """It would take the place of the link of the present epoch."""
+    request = MessageRequest(link.core.view.epoch, 0, ())
+    link.core.view.revoke_epoch = link.core.view.epoch = request.epoch + 1
+    await send_message(link.near, request)
+    await link.ended.wait()
+    assert link.driver.hub.feeds == {}
+
+
 async def test_a_receiver_gets_what_follows_its_marks(link: Link) -> None:
     first, second = value_of(1.0), value_of(2.0)
     link.made(first, second)

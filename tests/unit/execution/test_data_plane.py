@@ -1,5 +1,6 @@
 """A call that proves what came before to be stable ends with what proves it (rule R3)."""
 
+import socket
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -13,13 +14,16 @@ from ftcomm.collectives.selection import schedule_for
 from ftcomm.config.environment import WorkerOptions
 from ftcomm.control.hub import Hub
 from ftcomm.execution.data_plane import DataPlane
+from ftcomm.execution.header_check import CallHeader
 from ftcomm.protocol.frame_header import make_suffix
 from ftcomm.protocol.position import START
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm.recovery.events import LinkDown
 from ftcomm.recovery.machine import WorkerMachine
 from ftcomm.recovery.states import Identity, MachineLimits
-from ftcomm.requests.request import CollectiveSpec, Request
+from ftcomm.requests.request import NOTHING, CollectiveSpec, Request
+from ftcomm.transport.pushback_link import UnreadLink
+from ftcomm.transport.socket_link import SocketLink
 
 SIGNATURE = Signature(Kind.BROADCAST, count=3).encode()
 TURN = (1, START)
@@ -69,6 +73,24 @@ def test_local_states_are_held_by_all_their_holders_before_the_commit(plane: Not
     assert plane.copy_locals(b"mine", [4, 5, 6], SIGNATURE, "t.py:1", TURN)
     stages, kinds = zip(*plane.ran, strict=True)
     assert (stages, kinds[-1], Kind.BARRIER in kinds[:-1]) == ((1, 2, 3), Kind.BARRIER, False)
+
+
+def test_a_header_that_was_read_for_a_call_that_was_cut_short_is_no_other_call_s(hub: Hub) -> None:
+    """Ctrl-C came between the header and the call; its link was of an epoch that is over now."""
+    plane = DataPlane(hub, SimpleNamespace(driver=SimpleNamespace(act=lambda _: None)))  # type: ignore[arg-type]  # told of a lost link
+    ends = [socket.socketpair() for _ in range(2)]
+    before, now = (SocketLink(near, 1) for near, _ in ends)
+    used: list[Any] = []
+    plane._executor.run = lambda _, links, **rest: used.append(links[1])  # type: ignore[method-assign,assignment]  # notes its link
+    plane._unread = UnreadLink(before, b"header")
+    plane.cut_short(KeyboardInterrupt())
+    hub.links = {1: now}
+    barrier = schedule_for(Kind.BARRIER, 2, 0, 0, 1)
+    assert plane.run(barrier, CallHeader(*TURN, b""), NOTHING, NOTHING)
+    assert used == [now]
+    for link, (_, far) in zip((before, now), ends, strict=True):
+        link.close()
+        far.close()
 
 
 @pytest.mark.parametrize("flush", [False, True])
