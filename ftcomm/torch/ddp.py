@@ -24,6 +24,9 @@ class DDP(torch.nn.Module):
     A parameter without a gradient counts as zeros, unless no rank has one: then it keeps none.
     A pass of backward on one rank is one on all.
 
+    The averaging goes with the wrapper: when it has gone, or another one has wrapped the same
+    parameters, gradients are the other's or the rank's own.
+
     Attributes:
         module: the user's.
     """
@@ -72,7 +75,8 @@ class DDP(torch.nn.Module):
         """The module's forward pass.
 
         Raises:
-            ConfigError: a parameter requires a gradient and did not when the module was wrapped.
+            ConfigError: a parameter requires a gradient and did not when the module was wrapped, or
+                nobody averages all of the gradients any more.
         """
         if torch.is_grad_enabled():
             self._prepare()
@@ -92,6 +96,13 @@ class DDP(torch.nn.Module):
             yield
         finally:
             self._averages = before
+
+    def release(self) -> None:
+        """Average nothing any more: from here on the module is a plain one of this rank.
+
+        The same comes by itself with the last reference to the wrapper, and to what it returned.
+        """
+        self._reducer.remove()
 
     def broadcast_buffers(self) -> None:
         """Take rank 0's buffers, such as the running means of a batch norm; a collective."""
@@ -123,7 +134,14 @@ class DDP(torch.nn.Module):
                 "begun fewer collectives than others; let the error end the script"
             )
         self._check_trained()
-        self._reducer.is_on = self._averages
+        if not self._reducer.is_removed:
+            self._reducer.is_on = self._averages
+        elif not self._reducer.is_succeeded:
+            raise ftcomm.ConfigError(
+                "this ftcomm.torch.DDP does not average gradients any more: it was released, or "
+                "another one has wrapped some of its parameters since",
+                remedy="wrap the module again, and call the new wrapper",
+            )
         if self._averages and self._sync_buffers and self.module.training:
             self.broadcast_buffers()
 

@@ -4,10 +4,16 @@ A collective is a position, so every rank must begin the same ones in the same o
 restarted rank.  Buckets are therefore begun in the order of their numbers, whatever the order in
 which they fill: one that is full waits for those before it.  When the backward pass has ended, the
 last one is begun, and those that are not full by then.
+
+A parameter's hooks outlive who has made them.  These hold the reducer weakly and go with it: one
+that nobody has any more would go on with its collectives, and two would average a gradient while it
+is on its way.
 """
 
 import functools
-from collections.abc import Sequence
+import threading
+import weakref
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +23,7 @@ from ftcomm.torch.gradient_bucket import GradientBucket, cut
 
 
 class GradientReducer:
-    """The buckets of one module.
+    """The buckets of one module, as long as a wrapper or the graph of an output holds it.
 
     Attributes:
         is_on: gradients of the next backward pass are averaged, else they add up here.
@@ -30,7 +36,7 @@ class GradientReducer:
         named: Sequence[tuple[str, torch.nn.Parameter]],
         bucket_bytes: int,
     ) -> None:
-        """Hook into the parameters' gradients.
+        """Hook into the parameters' gradients, in place of earlier reducers that have one of them.
 
         Args:
             comm: the job's communicator.
@@ -45,13 +51,45 @@ class GradientReducer:
         self.is_on, self.is_active = True, False
         self._started = 0
         self._buckets: list[GradientBucket] = []
-        for numbers in cut([parameter for _, parameter in named], bucket_bytes):
+        self._parameters = frozenset(parameter for _, parameter in named)
+        cuts = cut([parameter for _, parameter in named], bucket_bytes)
+        for numbers in cuts:
             members = [named[number][1] for number in numbers]
             bucket = GradientBucket(members, " ".join(_label(*named[number]) for number in numbers))
             self._buckets.append(bucket)
-            for place, parameter in enumerate(members):
-                hook = functools.partial(self._on_gradient, bucket, place)
-                parameter.register_post_accumulate_grad_hook(hook)
+        self._replace_others()
+        handles = []
+        for index, numbers in enumerate(cuts):
+            for place, number in enumerate(numbers):
+                hook = functools.partial(_pass_on, weakref.ref(self), index, place)
+                handles.append(named[number][1].register_post_accumulate_grad_hook(hook))
+        self._unhook = weakref.finalize(self, _remove, handles)
+        self._unhook.atexit = False
+
+    def remove(self) -> None:
+        """Average nothing any more, for good; gradients add up on this rank alone."""
+        self.is_on = False
+        with _lock:
+            _attached.pop(self, None)
+        self._unhook()
+
+    @property
+    def is_removed(self) -> bool:
+        """Tell whether `remove` was called, or another reducer has one of the parameters now."""
+        return not self._unhook.alive
+
+    @property
+    def is_succeeded(self) -> bool:
+        """Tell whether other reducers average the gradients of all these parameters now."""
+        with _lock:
+            return self._parameters <= frozenset().union(*_attached.values())
+
+    def _replace_others(self) -> None:
+        with _lock:
+            found = [each for each, its in _attached.items() if its & self._parameters]
+            _attached[self] = self._parameters
+        for other in found:
+            other.remove()
 
     def watch(self, outputs: Any) -> None:
         """Begin with the backward pass from any of `outputs`, at its outermost begin.
@@ -70,12 +108,13 @@ class GradientReducer:
             # Runs at the end of the outermost pass, on the thread that called backward.
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)  # noqa: SLF001 - as torch's FSDP does
 
-    def _on_gradient(self, bucket: GradientBucket, place: int, _: torch.Tensor) -> None:
+    def on_gradient(self, index: int, place: int) -> None:
+        """A parameter has its gradient: that at a place of one of the buckets."""
         if not self.is_on:
             return
         self.begin()
-        bucket.take(place)
-        if bucket.is_full:
+        self._buckets[index].take(place)
+        if self._buckets[index].is_full:
             self._start_full()
 
     def _start_full(self) -> None:
@@ -94,6 +133,25 @@ class GradientReducer:
         for bucket in self._buckets:
             bucket.finish()
         self._started, self.is_active = 0, False
+
+
+# Reducers whose hooks are in place, with their parameters; of all threads, as each may be a rank.
+_Attached = weakref.WeakKeyDictionary[GradientReducer, frozenset[torch.nn.Parameter]]
+_attached: _Attached = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def _pass_on(
+    reducer: weakref.ref[GradientReducer], index: int, place: int, _: torch.Tensor
+) -> None:
+    alive = reducer()
+    if alive is not None:
+        alive.on_gradient(index, place)
+
+
+def _remove(handles: Iterable[Any]) -> None:
+    for handle in handles:
+        handle.remove()
 
 
 def _label(name: str, parameter: torch.nn.Parameter) -> str:

@@ -145,7 +145,7 @@ class FitLoop:
         finally:
             net.callbacks_ = [*self._others, self._own_item]
             net.iterator_train = self._iterator_train
-            reducer.is_on = False
+            reducer.remove()
             steps.remove()
 
     def begin_epoch(self) -> None:

@@ -5,6 +5,7 @@ leaves them.  The Trainer's own checkpoints are kept in the job too, and a resta
 from the newest one, by itself.
 """
 
+import contextlib
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -71,8 +72,10 @@ class Trainer(transformers.Trainer):
     def train(self, resume_from_checkpoint: Any = None, **options: Any) -> Any:
         """Train, from the job's newest checkpoint if it has one."""
         self.model_init = None  # or another model would be made, whose gradients nobody averages
-        trained = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
-        self._watch_loss(GradientReducer(self._comm, trained[::-1], BUCKET_BYTES))
+        with self._averaged():
+            return self._train_on(resume_from_checkpoint, options)
+
+    def _train_on(self, resume_from_checkpoint: Any, options: dict[str, Any]) -> Any:
         # A restarted rank is alone between the load and the next step: no collective comes there.
         frozen = frozen_in(self.model)
         local: dict[str, Any] = {"files": {}, "read": None}
@@ -89,8 +92,11 @@ class Trainer(transformers.Trainer):
             self._read.resume(values["read"], lambda: super(Trainer, self)._load_rng_state(folder))
             return super().train(folder, **options)
 
-    def _watch_loss(self, reducer: GradientReducer) -> None:
-        """Have `reducer` hear of each backward pass at its begin."""
+    @contextlib.contextmanager
+    def _averaged(self) -> Iterator[None]:
+        """Average the gradients of the backward passes inside; `reducer` hears of their begins."""
+        trained = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
+        reducer = GradientReducer(self._comm, trained[::-1], BUCKET_BYTES)
         compute = self.compute_loss  # perhaps of the script's own class
 
         def compute_loss(*arguments: Any, **options: Any) -> Any:
@@ -98,7 +104,15 @@ class Trainer(transformers.Trainer):
             reducer.watch(loss)
             return loss
 
+        own = vars(self).get("compute_loss")  # which a script may have set
         self.__dict__["compute_loss"] = compute_loss
+        try:
+            yield
+        finally:
+            reducer.remove()
+            del self.__dict__["compute_loss"]
+            if own is not None:
+                self.__dict__["compute_loss"] = own
 
     def get_train_dataloader(self) -> Any:
         """The Trainer's own.

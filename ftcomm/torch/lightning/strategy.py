@@ -103,6 +103,13 @@ class FtcommStrategy(SingleDeviceStrategy):
         super().on_train_end()
         self.end_resuming()
 
+    def teardown(self) -> None:
+        """Leave the module to the script: its gradients are averaged in `fit` alone."""
+        if isinstance(self.model, DDP):
+            self.model.release()
+            self.model = self.model.module
+        super().teardown()
+
     def barrier(self, *_: Any, **_options: Any) -> None:
         """Wait for all ranks."""
         if not self._is_resuming:

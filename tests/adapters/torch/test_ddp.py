@@ -125,12 +125,15 @@ def test_buckets_are_begun_in_the_order_of_their_numbers() -> None:
     """Their names tell them apart; gradients come in another order, as of what is used last."""
     layers = {name: torch.nn.Parameter(torch.ones(2)) for name in "abcd"}
     comm: Any = Recorder()
-    GradientReducer(comm, [*layers.items()][::-1], bucket_bytes=8)
+    reducer = GradientReducer(comm, [*layers.items()][::-1], bucket_bytes=8)
     for order in ("abcd", "dbca", "ca"):
         total = torch.ones(2)
         for name in order:
             total = total * layers[name]
         total.sum().backward()
+    assert comm.tags == [*"dcba"] * 3
+    reducer.remove()
+    (layers["a"] * layers["b"]).sum().backward()
     assert comm.tags == [*"dcba"] * 3
 
 
@@ -297,3 +300,80 @@ def test_a_copy_is_refused_and_that_of_the_module_is_plain(call: Any) -> None:
 def test_without_a_communicator_it_says_how_to_get_one() -> None:
     with pytest.raises(ftcomm.ConfigError, match=r"call ftcomm\.torch\.init\(\) first"):
         ft.DDP(torch.nn.Linear(2, 2))
+
+
+X = torch.ones(1, 2)
+
+
+def calls_of(comm: ftcomm.Communicator, loss: Any) -> int:
+    before = comm.seqno
+    loss.sum().backward()
+    return comm.seqno - before
+
+
+def test_the_last_wrapper_of_a_module_averages_its_gradients_alone() -> None:
+    """Two would average one that is on its way, and so give wrong means."""
+    with ftcomm.init("none") as comm:
+        net = torch.nn.Linear(2, 2)
+        first = ft.DDP(net, comm)
+        second = ft.DDP(net, comm)
+        assert calls_of(comm, second(X)) == 1
+        assert calls_of(comm, first(X)) == 1
+        del second
+        with pytest.raises(ftcomm.ConfigError, match=r"not average .* - wrap the module again"):
+            first(X)
+
+
+def test_a_wrapper_in_a_wrapped_module_leaves_the_gradients_to_the_outer_one() -> None:
+    with ftcomm.init("none") as comm:
+        inner = ft.DDP(torch.nn.Linear(2, 2), comm)
+        outer = ft.DDP(torch.nn.Sequential(inner, torch.nn.Linear(2, 1)), comm)
+        assert calls_of(comm, outer(X)) == 1
+        with outer.no_sync():
+            assert calls_of(comm, outer(X)) == 0
+
+
+def test_a_wrapper_that_another_one_has_replaced_in_part_is_refused() -> None:
+    with ftcomm.init("none") as comm:
+        net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 1))
+        whole = ft.DDP(net, comm)
+        part = ft.DDP(net[0], comm)
+        with pytest.raises(ftcomm.ConfigError, match="another one has wrapped some of its param"):
+            whole(X)
+        with torch.no_grad():
+            whole(X)
+        rest = ft.DDP(net[1], comm)
+        assert calls_of(comm, whole(X)) == 2
+        del part, rest
+
+
+@pytest.mark.parametrize("end", ["drop", "release"])
+def test_a_module_without_its_wrapper_is_a_plain_one(end: str) -> None:
+    """A backward pass on one rank alone would end the job."""
+    with ftcomm.init("none") as comm:
+        net = torch.nn.Linear(2, 2)
+        model = ft.DDP(net, comm)
+        assert calls_of(comm, model(X)) == 1
+        if end == "release":
+            model.release()
+            with pytest.raises(ftcomm.ConfigError, match="it was released, or another one"):
+                model(X)
+        else:
+            del model
+        assert calls_of(comm, net(X)) == 0
+        assert not net.weight._post_accumulate_grad_hooks
+
+
+def test_gradients_of_an_output_are_averaged_behind_its_wrapper() -> None:
+    with ftcomm.init("none") as comm:
+        loss = ft.DDP(torch.nn.Linear(2, 2), comm)(X)
+        assert calls_of(comm, loss) == 1
+
+
+def test_a_wrapper_that_was_not_made_leaves_no_hooks() -> None:
+    with ftcomm.init("none") as comm:
+        net = torch.nn.Linear(2, 2)
+        net.register_buffer("other", torch.ones(2).to(torch.float8_e5m2))
+        with pytest.raises(TypeError, match="float8_e5m2"):
+            ft.DDP(net, comm)
+        assert calls_of(comm, net(X)) == 0

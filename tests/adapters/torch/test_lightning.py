@@ -101,6 +101,21 @@ def test_an_optimizer_that_looks_at_a_ranks_own_loss_is_refused(strategy: Ftcomm
         fit(strategy, ft.DataLoader(torch.ones(8, 2), batch_size=2), module=Searching())
 
 
+def test_behind_the_fit_the_module_is_a_plain_one(strategy: FtcommStrategy) -> None:
+    """Backward passes of one rank alone would end the job."""
+
+    class Keeping(Module):
+        def training_step(self, batch: Any, _: int) -> Any:
+            self.loss = super().training_step(batch, _)  # and with it a graph
+            return self.loss
+
+    module = fit(strategy, ft.DataLoader(torch.ones(8, 2), batch_size=2), module=Keeping())
+    assert strategy.model is module
+    before = strategy._comm.seqno
+    module.layer(torch.ones(1, 2)).sum().backward()
+    assert strategy._comm.seqno == before
+
+
 def test_a_value_of_a_group_is_refused(strategy: FtcommStrategy) -> None:
     class Logging(Module):
         def training_step(self, batch: Any, _: int) -> Any:

@@ -63,7 +63,10 @@ def test_the_model_of_a_function_is_made_once(tmp_path: Path) -> None:
             self.layer = torch.nn.Linear(1, 1)
 
         def forward(self, x: Any) -> Any:
+            hooked.append(all(p._post_accumulate_grad_hooks for p in self.parameters()))
             return {"loss": self.layer(x.float()[:, None]).square().mean()}
+
+    hooked: list[bool] = []
 
     arguments = transformers.TrainingArguments(
         str(tmp_path), use_cpu=True, report_to="none", disable_tqdm=True, max_steps=2
@@ -74,7 +77,30 @@ def test_the_model_of_a_function_is_made_once(tmp_path: Path) -> None:
         model = trainer.model
         trainer.train()
         assert trainer.model is model
-        assert all(parameter._post_accumulate_grad_hooks for parameter in model.parameters())
+    assert hooked == [True, True]
+
+
+def test_behind_the_training_the_model_is_a_plain_one(tmp_path: Path) -> None:
+    """Backward passes of one rank alone would end the job."""
+    arguments = transformers.TrainingArguments(
+        str(tmp_path), use_cpu=True, report_to="none", disable_tqdm=True, max_steps=1
+    )
+    losses: list[Any] = []
+
+    def compute_loss(model: Any, inputs: Any, **_: Any) -> Any:
+        losses.append(model(**inputs)["loss"])  # and with it a graph
+        return losses[-1]
+
+    with ftcomm.init("none") as comm:
+        trainer = Trainer(
+            Dropping(), arguments, comm=comm, train_dataset=[{"x": [1.0, 2.0, 3.0, 4.0]}] * 2
+        )
+        trainer.compute_loss = compute_loss
+        trainer.train()
+        assert trainer.compute_loss is compute_loss
+        before = comm.seqno
+        trainer.model(torch.ones(1, 4))["loss"].backward()
+        assert comm.seqno == before
 
 
 def test_a_collator_with_a_seed_of_its_own_is_refused() -> None:
