@@ -52,17 +52,17 @@ class GradientReducer:
         self._started = 0
         self._buckets: list[GradientBucket] = []
         self._parameters = frozenset(parameter for _, parameter in named)
-        cuts = cut([parameter for _, parameter in named], bucket_bytes)
-        for numbers in cuts:
+        places = []
+        for numbers in cut([parameter for _, parameter in named], bucket_bytes):
             members = [named[number][1] for number in numbers]
             bucket = GradientBucket(members, " ".join(_label(*named[number]) for number in numbers))
             self._buckets.append(bucket)
+            places += [(bucket, place, parameter) for place, parameter in enumerate(members)]
         self._replace_others()
         handles = []
-        for index, numbers in enumerate(cuts):
-            for place, number in enumerate(numbers):
-                hook = functools.partial(_pass_on, weakref.ref(self), index, place)
-                handles.append(named[number][1].register_post_accumulate_grad_hook(hook))
+        for bucket, place, parameter in places:
+            hook = functools.partial(_pass_on, weakref.ref(self), bucket, place)
+            handles.append(parameter.register_post_accumulate_grad_hook(hook))
         self._unhook = weakref.finalize(self, _remove, handles)
         self._unhook.atexit = False
 
@@ -108,13 +108,13 @@ class GradientReducer:
             # Runs at the end of the outermost pass, on the thread that called backward.
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)  # noqa: SLF001 - as torch's FSDP does
 
-    def on_gradient(self, index: int, place: int) -> None:
-        """A parameter has its gradient: that at a place of one of the buckets."""
+    def on_gradient(self, bucket: GradientBucket, place: int) -> None:
+        """The parameter at a place of one of the buckets has its gradient."""
         if not self.is_on:
             return
         self.begin()
-        self._buckets[index].take(place)
-        if self._buckets[index].is_full:
+        bucket.take(place)
+        if bucket.is_full:
             self._start_full()
 
     def _start_full(self) -> None:
@@ -142,11 +142,11 @@ _lock = threading.Lock()
 
 
 def _pass_on(
-    reducer: weakref.ref[GradientReducer], index: int, place: int, _: torch.Tensor
+    reducer: weakref.ref[GradientReducer], bucket: GradientBucket, place: int, _: torch.Tensor
 ) -> None:
     alive = reducer()
     if alive is not None:
-        alive.on_gradient(index, place)
+        alive.on_gradient(bucket, place)
 
 
 def _remove(handles: Iterable[Any]) -> None:
