@@ -70,7 +70,7 @@ def save(
         if isinstance(part, torch.nn.Module):  # a forward pass has changed them on each rank
             broadcast_buffers(comm, part)
     if gradients:
-        check_unsharded(parts.values())
+        check_unsharded([*parts.values(), *(local or {}).values()])
     state = _state_of(parts, local or {}, rng=rng, gradients=gradients)
     return comm.checkpoint(state.shared, state.own, durable=durable, deadline=deadline)
 
@@ -107,8 +107,11 @@ def load(
         version, shared, own = comm.load_checkpoint(default.shared, default.own, deadline=deadline)
     _check_names(shared, parts)
     _check_names(own.get("parts", {}), local)
-    tree, own_tree = to_tree(shared, own.get("shards", [])), to_tree(own.get("parts", {}), [])
-    values = {**_restore(parts, tree), **_restore(local, own_tree)}
+    shards = own.get("shards", [])
+    values = {
+        **_restore(parts, to_tree(shared, shards)),
+        **_restore(local, to_tree(own.get("parts", {}), shards)),
+    }
     if "gradients" in own:
         restore_gradients(_trained(parts, local), own["gradients"])
     if "rng" in own:
@@ -122,10 +125,10 @@ def _state_of(
     shards: list[torch.Tensor] = []
     shared = {name: to_content(state_of(part), shards) for name, part in parts.items()}
     own: dict[str, Any] = {}
+    if local:  # behind the others, whose numbers of shards all ranks have
+        own["parts"] = {name: to_content(state_of(part), shards) for name, part in local.items()}
     if shards:
         own["shards"] = shards
-    if local:
-        own["parts"] = {name: to_content(state_of(part), []) for name, part in local.items()}
     trained = _trained(parts, local) if gradients else []
     if trained:  # even where none has a gradient: ranks pass local states all or none
         own["gradients"] = gradients_of(trained)

@@ -262,3 +262,49 @@ def test_gradients_that_fsdp2_has_not_reduced_are_refused_in_a_checkpoint() -> N
                         ft.save(comm, model=model)
         finally:
             dist.destroy_process_group()
+
+
+def test_shards_of_parts_of_a_rank_alone_are_kept() -> None:
+    """Seen to be dropped: a job went on, and could not be restored."""
+    from torch.distributed.fsdp import fully_shard  # noqa: PLC0415 - torch has the backend
+
+    from ftcomm.torch import checkpoints  # noqa: PLC0415 - torch is there
+
+    class Kept(SimpleNamespace):
+        def load_checkpoint(self, *_: Any, **__: Any) -> ftcomm.RestoredLocal:
+            state = checkpoints._state_of(*parts(trained), rng=False, gradients=True)
+            return ftcomm.RestoredLocal(1, *comm.broadcast_object((state.shared, state.own)))
+
+    def model(seed: int) -> Any:
+        torch.manual_seed(seed)
+        module = fully_shard(torch.nn.Linear(3, 2))
+        optimizer = torch.optim.Adam(module.parameters())
+        module(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+        return module, optimizer
+
+    def parts(pair: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        module, optimizer = pair
+        return {"z": module}, {"b": optimizer, "a": module}
+
+    def tensors(pair: Any) -> list[Any]:
+        module, optimizer = pair
+        of_optimizer = [v for state in optimizer.state.values() for v in state.values()]
+        found = [*module.parameters(), *of_optimizer, *(p.grad for p in module.parameters())]
+        return [getattr(each, "full_tensor", lambda each=each: each)().tolist() for each in found]
+
+    with ftcomm.init("none") as comm:
+        ft.init_process_group(comm)
+        try:
+            trained, fresh = model(1), model(2)
+            shared, local = parts(fresh)
+            assert tensors(fresh) != tensors(trained)
+            ft.load(Kept(), local=local, rng=False, **shared)
+            assert tensors(fresh) == tensors(trained)
+            ft.load(comm, local=local, rng=False, **shared)
+            fresh[0].set_requires_gradient_sync(False)
+            fresh[0](torch.ones(1, 3)).sum().backward()
+            with pytest.raises(ftcomm.ConfigError, match="not reduced yet"):
+                ft.save(comm, local=local, rng=False)
+        finally:
+            dist.destroy_process_group()
