@@ -249,24 +249,26 @@ class Accelerator:
         def reduced(one: Any) -> Any:
             array = as_array(one.detach().contiguous())
             total = as_tensor(self._comm.allreduce(array.reshape(-1), reduction))
-            return total.reshape(one.shape) * scale
+            total = total.reshape(one.shape)
+            return total if scale == 1.0 else total * scale  # which rounds integers
 
         return tensor if reduction == "none" else _on_tensors(reduced, tensor)
 
     def pad_across_processes(
         self, tensor: Any, dim: int = 0, pad_index: int = 0, pad_first: bool = False
     ) -> Any:
-        """Tensors as large as the largest of all ranks along a dimension."""
+        """Tensors as large as the largest of all ranks along a dimension, where they have it."""
         self._run.check_values()
 
         def padded(one: Any) -> Any:
-            if dim >= one.dim():
+            if not -one.dim() <= dim < one.dim():
                 return one
-            size = int(self._comm.allreduce(one.shape[dim], ftcomm.Op.MAX))
-            shape = [*one.shape[:dim], size, *one.shape[dim + 1 :]]
-            first = size - one.shape[dim] if pad_first else 0
+            place = dim % one.dim()
+            size = int(self._comm.allreduce(one.shape[place], ftcomm.Op.MAX))
+            shape = [*one.shape[:place], size, *one.shape[place + 1 :]]
+            first = size - one.shape[place] if pad_first else 0
             filled = one.new_full(shape, pad_index)
-            filled.narrow(dim, first, one.shape[dim]).copy_(one)
+            filled.narrow(place, first, one.shape[place]).copy_(one)
             return filled
 
         return _on_tensors(padded, tensor)

@@ -298,6 +298,27 @@ def test_what_one_rank_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert script.accelerator.get_state_dict(script.model).keys() == {"weight", "bias"}
 
 
+def test_a_sum_of_integers_is_exact() -> None:
+    total = Accelerator().reduce({"rows": torch.tensor([2**53 + 1, 3])})["rows"]
+    assert (total.dtype, total.tolist()) == (torch.int64, [2**53 + 1, 3])
+    assert Accelerator().reduce(torch.tensor(4), scale=0.5).item() == 2.0
+
+
+@pytest.mark.parametrize("dim", [-3, -2, -1, 0, 1, 2])
+@pytest.mark.parametrize("pad_first", [False, True])
+def test_a_dimension_is_padded_as_accelerate_does(
+    dim: int, pad_first: bool, comm: ftcomm.Communicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside a rank whose tensor is of 12 rows and columns."""
+    monkeypatch.setattr(accelerate.utils.operations, "gather", lambda _: torch.tensor([[12, 12]]))
+    monkeypatch.setattr(type(comm), "allreduce", lambda *_: 12)
+    accelerator, pad = Accelerator(), accelerate.utils.operations.pad_across_processes
+    expected = getattr(pad, "__wrapped__", pad)(ROWS, dim, -1, pad_first)
+    padded = accelerator.pad_across_processes(ROWS, dim, -1, pad_first)
+    assert padded.tolist() == expected.tolist()
+    assert padded.shape == {-2: (12, 2), -1: (10, 12), 0: (12, 2), 1: (10, 12)}.get(dim, (10, 2))
+
+
 def test_bfloat16_is_computed_with() -> None:
     model = Accelerator(mixed_precision="bf16").prepare(torch.nn.Linear(2, 1))
     exact = model.module.weight @ ROWS[1] + model.module.bias
