@@ -31,6 +31,8 @@ def broadcast_tensors(
 def broadcast_buffers(comm: ftcomm.Communicator, module: torch.nn.Module) -> None:
     """Take rank 0's buffers, such as the running means of a batch norm."""
     sharded = distributed_tensors()
-    buffers = [b for b in module.buffers() if b.numel() and not isinstance(b, sharded)]
+    # By `data`, whose writes no version counter sees: a backward pass of an earlier forward pass,
+    # which has saved a buffer, would be refused. Torch's own DDP lets it go on too.
+    buffers = [b.data for b in module.buffers() if b.numel() and not isinstance(b, sharded)]
     if buffers:
         broadcast_tensors(comm, buffers)

@@ -377,3 +377,26 @@ def test_a_wrapper_that_was_not_made_leaves_no_hooks() -> None:
         with pytest.raises(TypeError, match="float8_e5m2"):
             ft.DDP(net, comm)
         assert calls_of(comm, net(X)) == 0
+
+
+class Masked(torch.nn.Module):
+    """A layer whose backward pass needs a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 2)
+        self.register_buffer("mask", torch.ones(2))
+
+    def forward(self, x: Any) -> Any:
+        return self.layer(x) * self.mask
+
+
+@pytest.mark.parametrize("make", [lambda: torch.nn.BatchNorm1d(2), Masked], ids=["norm", "mask"])
+@pytest.mark.parametrize("trains", [True, False])
+def test_two_forward_passes_may_come_before_one_backward_pass(make: Any, trains: bool) -> None:
+    with ftcomm.init("none") as comm:
+        inner = make()
+        model = ft.DDP(torch.nn.Sequential(torch.nn.Linear(2, 2), inner), comm)
+        inner.train(trains)
+        x = torch.arange(6.0).reshape(3, 2)
+        assert calls_of(comm, model(x).square() + model(x + 1)) == 1
