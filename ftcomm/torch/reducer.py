@@ -95,10 +95,12 @@ class GradientReducer:
         """Begin with the backward pass from any of `outputs`, at its outermost begin.
 
         Otherwise a gradient begins it, which may come in a pass that a reentrant checkpoint makes,
-        and each such pass would average all buckets.
+        and each such pass would average all buckets. A parameter that is an output itself begins it
+        by its gradient, and would keep the hook of each forward pass.
         """
         for output in torch.utils._pytree.tree_leaves(outputs):  # noqa: SLF001 - as torch's FSDP does
-            if isinstance(output, torch.Tensor) and output.requires_grad:
+            is_tensor = isinstance(output, torch.Tensor) and output.requires_grad
+            if is_tensor and output not in self._parameters:
                 output.register_hook(self.begin)
 
     def begin(self, *_: Any) -> None:

@@ -400,3 +400,23 @@ def test_two_forward_passes_may_come_before_one_backward_pass(make: Any, trains:
         inner.train(trains)
         x = torch.arange(6.0).reshape(3, 2)
         assert calls_of(comm, model(x).square() + model(x + 1)) == 1
+
+
+def test_a_parameter_that_is_an_output_gets_no_hook_in_each_pass() -> None:
+    """Its own gradient begins the backward pass."""
+
+    class Scaled(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.scale = torch.nn.Linear(2, 2), torch.nn.Parameter(torch.ones(()))
+
+        def forward(self, x: Any) -> Any:
+            return self.layer(x), self.scale
+
+    with ftcomm.init("none") as comm:
+        model = ft.DDP(Scaled(), comm)
+        for _ in range(3):
+            outputs, scale = model(X)
+            assert calls_of(comm, outputs * scale) == 1
+        assert calls_of(comm, model(X)[1]) == 1
+        assert not model.module.scale._backward_hooks
