@@ -1,5 +1,6 @@
 """A DataLoader for one rank, whose position a checkpoint can hold."""
 
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch.utils.data
 
 import ftcomm
 from ftcomm.torch.joined import joined
-from ftcomm.torch.sampler import BatchSampler
+from ftcomm.torch.sampler import SEEDS, BatchSampler
 
 
 class DataLoader(torch.utils.data.DataLoader[Any]):
@@ -48,6 +49,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
         Raises:
             ConfigError: ``in_order=False``: batches would come as workers are done with them.
+            TypeError: the seed is no integer.
             ValueError: there are not enough rows for one step.
         """
         if not options.get("in_order", True):
@@ -60,7 +62,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             drop_last=drop_last,
         )  # fmt: skip
         self.before_first_batch: Callable[[], None] = _do_nothing
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(operator.index(seed) % SEEDS)
         super().__init__(dataset, batch_sampler=rows, generator=generator, **options)
 
     @property

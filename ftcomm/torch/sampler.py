@@ -1,5 +1,6 @@
 """Rows for each rank and step, whose position a checkpoint can hold."""
 
+import operator
 import random
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
@@ -11,6 +12,7 @@ import torch.utils.data
 import ftcomm
 
 Batch = TypeVar("Batch")
+SEEDS = 2**64  # of a generator of torch
 
 
 class SeededRows(list[int]):
@@ -78,11 +80,12 @@ class BatchSampler:
             drop_last: leave out rows that do not fill a batch on every rank.
 
         Raises:
+            TypeError: the seed is no integer.
             ValueError: there are not enough rows for one step.
         """
         self._rows, self._batch_size = rows, batch_size
         self._rank, self._world_size = comm.rank, comm.world_size
-        self._seed, self._shuffle, self._drop_last = seed, shuffle, drop_last
+        self._seed, self._shuffle, self._drop_last = operator.index(seed), shuffle, drop_last
         self.epoch = self.position = 0
         if batch_size < 1 or not len(self):
             raise ValueError(
@@ -98,7 +101,7 @@ class BatchSampler:
         """The batches of this epoch from `position` on."""
         order = self._order()
         needed = len(self) * self._batch_size * self._world_size
-        seed = self._seed % 2**64  # which may be negative
+        seed = self._seed % SEEDS  # which may be negative
         while len(order) < needed:
             order += order[: needed - len(order)]
         for step in range(self.position, len(self)):
@@ -132,6 +135,7 @@ class BatchSampler:
         if not self._shuffle:
             return list(range(self._rows))
         generator = torch.Generator()
-        generator.manual_seed(self._seed * 1_000_003 + self.epoch)
+        # As torch does with a negative one; it refuses one that is too large.
+        generator.manual_seed((self._seed * 1_000_003 + self.epoch) % SEEDS)
         order: list[int] = torch.randperm(self._rows, generator=generator).tolist()
         return order

@@ -379,3 +379,33 @@ def test_a_gradient_that_is_conjugated_when_it_is_read_is_kept(comm: ftcomm.Comm
 def test_batches_in_any_order_are_refused(comm: ftcomm.Communicator) -> None:
     with pytest.raises(ftcomm.ConfigError, match=r"in_order=False: .*leave it True"):
         ft.DataLoader(torch.ones(4), comm, batch_size=2, num_workers=2, in_order=False)
+
+
+@pytest.mark.parametrize(
+    "seed", [np.int64(3), np.uint8(200), np.int64(2**62), 2**45, -(2**70), 2**64, True]
+)
+def test_any_integer_is_a_seed(comm: ftcomm.Communicator, seed: Any) -> None:
+    one, other = (
+        ft.DataLoader(torch.arange(16), comm, batch_size=4, seed=value)
+        for value in (seed, int(seed))
+    )
+    assert [x.tolist() for x in one] == [x.tolist() for x in other]
+    assert sorted(row for x in one for row in x.tolist()) == [*range(16)]
+
+
+@pytest.mark.parametrize(
+    ("seed", "rows"),
+    [(0, [5, 4, 2, 6, 7, 3, 1, 0]), (7, [2, 3, 5, 6, 0, 1, 4, 7]), (-7, [7, 2, 3, 0, 5, 1, 4, 6])],
+)
+def test_a_seed_gives_the_order_that_it_has_always_given(
+    comm: ftcomm.Communicator, seed: int, rows: list[int]
+) -> None:
+    """A job may go on from a checkpoint of an earlier release."""
+    sampler = ft.BatchSampler(8, comm, batch_size=8, seed=seed)
+    sampler.begin_next_epoch()
+    assert [*sampler] == [rows]
+
+
+def test_a_seed_that_is_no_integer_is_refused(comm: ftcomm.Communicator) -> None:
+    with pytest.raises(TypeError, match="'float' object cannot be interpreted as an integer"):
+        ft.BatchSampler(8, comm, batch_size=2, seed=0.5)
