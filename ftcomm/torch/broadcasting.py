@@ -5,9 +5,8 @@ from collections.abc import Sequence
 import torch
 
 import ftcomm
-from ftcomm.torch.contents import distributed_tensors
 from ftcomm.torch.gradient_bucket import BUCKET_BYTES, cut
-from ftcomm.torch.tensors import as_array
+from ftcomm.torch.tensors import as_array, distributed_tensors
 
 
 def broadcast_tensors(

@@ -5,7 +5,6 @@ distributed tensors out, as they differ between ranks, and keep the types that s
 the order in which elements lie.
 """
 
-import sys
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ import numpy as np
 import torch
 
 import ftcomm
-from ftcomm.torch.tensors import Array, as_array, as_tensor, check_tensor
+from ftcomm.torch.tensors import Array, as_array, as_tensor, check_tensor, distributed_tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +69,6 @@ def _array_of(tensor: torch.Tensor) -> Array:
 def _tensor_of(array: Array) -> torch.Tensor:
     """The tensor; on a copy of a read-only array, as where two states are compared."""
     return as_tensor(array if array.flags.writeable else array.copy())
-
-
-def distributed_tensors() -> tuple[Any, ...]:
-    """The class of distributed tensors; empty if the process has not imported it."""
-    module = sys.modules.get("torch.distributed.tensor")
-    return () if module is None else (module.DTensor,)
 
 
 def to_content(tree: Any, shards: list[torch.Tensor]) -> Any:

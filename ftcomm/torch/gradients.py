@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 import ftcomm
-from ftcomm.torch.contents import distributed_tensors
+from ftcomm.torch.tensors import distributed_tensors
 
 ZEROS = 0  # in place of a gradient whose bytes are all zero
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ftcomm.torch.contents import distributed_tensors
 from ftcomm.torch.ddp import DDP
+from ftcomm.torch.tensors import distributed_tensors
 
 # Keys of a module's state, for what is not in its state dict; no name begins so.
 OTHER_BUFFERS = ".buffers"

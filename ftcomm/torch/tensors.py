@@ -6,6 +6,7 @@ even: the bits of `torch.add` on the same two bfloat16. float16 likewise.
 """
 
 import importlib
+import sys
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ _NUMPY = {
     torch.complex128: "complex128",
     torch.bfloat16: "uint16",
 }
+_PLAIN = {torch.Tensor, torch.nn.Parameter}  # of which no instance is distributed
 _TYPESTR = {dtype: np.dtype(name).str for dtype, name in _NUMPY.items()}
 
 
@@ -85,14 +87,28 @@ def as_tensor(array: Array) -> torch.Tensor:
     return torch.from_numpy(array)
 
 
+def distributed_tensors() -> tuple[Any, ...]:
+    """The class of distributed tensors; empty if the process has not imported it."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return () if module is None else (module.DTensor,)
+
+
 def check_tensor(tensor: torch.Tensor) -> None:
     """Refuse what has no plain memory of the host, by name.
 
     Raises:
-        TypeError: it is on another device, or of a layout or dtype that is not carried.
+        TypeError: it is on another device, of a layout or dtype that is not carried, distributed,
+            or without memory.
     """
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"expected a tensor, got {type(tensor).__name__}")
+    if type(tensor) not in _PLAIN and isinstance(tensor, distributed_tensors()):
+        raise TypeError("the tensor is distributed; pass .to_local() of it, which is this rank's")
+    if tensor.device.type == "meta":
+        raise TypeError(
+            "the tensor is on meta, where it has no values; "
+            "call to_empty(device='cpu') of its module, and set or load them"
+        )
     if tensor.device.type != "cpu":
         raise TypeError(
             f"the tensor is on {tensor.device}, and ftcomm carries those in host memory; "
@@ -106,6 +122,25 @@ def check_tensor(tensor: torch.Tensor) -> None:
         )
     if tensor.is_conj() or tensor.is_neg():
         raise TypeError("the tensor is a lazy conjugate; pass .resolve_conj().resolve_neg() of it")
+    if tensor.numel() and (why := _why_without_memory(tensor)):
+        raise TypeError(why)
+
+
+def _why_without_memory(tensor: torch.Tensor) -> str:
+    """Why nothing can be read or written; empty where it can."""
+    try:
+        storage = tensor.untyped_storage()
+        if storage.device.type != "meta" and storage.data_ptr():
+            return ""
+        is_freed = not storage.nbytes()
+    except (NotImplementedError, RuntimeError):
+        is_freed = False
+    if is_freed:  # a view of it may still have an address
+        return "the tensor's memory was freed, as by FSDP between uses; pass it while it has some"
+    return (
+        f"the tensor, a {type(tensor).__name__}, has no memory of its own, as where torch.compile "
+        "or torch.func trace a function; call ftcomm outside of it"
+    )
 
 
 def _short(name: object) -> str:

@@ -308,3 +308,18 @@ def test_shards_of_parts_of_a_rank_alone_are_kept() -> None:
                 ft.save(comm, local=local, rng=False)
         finally:
             dist.destroy_process_group()
+
+
+def test_a_distributed_tensor_is_refused() -> None:
+    from torch.distributed.tensor import distribute_tensor  # noqa: PLC0415 - torch has the backend
+
+    with ftcomm.init("none") as comm:
+        ft.init_process_group(comm)
+        try:
+            mesh = dist.init_device_mesh("cpu", (1,))
+            tensor = distribute_tensor(torch.ones(4), mesh)
+            with pytest.raises(TypeError, match=r"is distributed; pass \.to_local\(\) of it"):
+                comm.allreduce(tensor)
+            assert comm.allreduce(tensor.to_local()).tolist() == [1, 1, 1, 1]
+        finally:
+            dist.destroy_process_group()

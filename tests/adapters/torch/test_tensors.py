@@ -52,7 +52,7 @@ def test_fsdp_may_resize_a_storage_that_was_seen_as_an_array() -> None:
 @pytest.mark.parametrize(
     ("tensor", "text"),
     [
-        (torch.zeros(2, device="meta"), r"the tensor is on meta, .* pass \.cpu\(\) of it"),
+        (torch.zeros(2, device="meta"), r"on meta, .* no values; call to_empty\(device='cpu'\) of"),
         (torch.zeros(2).to_sparse(), r"the tensor is sparse_coo; pass \.to_dense\(\) of it"),
         (torch.zeros(2).to(torch.float8_e4m3fn), r"tensors of float8_e4m3fn are not carried"),
         (torch.zeros(2, dtype=torch.complex64).conj(), r"lazy conjugate; pass \.resolve_conj\(\)"),
@@ -62,6 +62,27 @@ def test_fsdp_may_resize_a_storage_that_was_seen_as_an_array() -> None:
 def test_what_is_not_carried_is_refused_by_name(tensor: object, text: str) -> None:
     with pytest.raises(TypeError, match=text):
         ft.as_array(tensor)
+
+
+@pytest.mark.parametrize("part", [slice(None), slice(1, None)])
+def test_a_tensor_whose_memory_was_freed_is_refused(part: slice) -> None:
+    """A view of it would be read and written at an address near zero."""
+    whole = torch.ones(4)
+    tensor = whole[part]
+    whole.untyped_storage().resize_(0)
+    with pytest.raises(TypeError, match="the tensor's memory was freed, as by FSDP"):
+        ft.as_array(tensor)
+
+
+def test_a_tensor_that_torch_traces_is_refused() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: PLC0415 - it takes long
+
+    with FakeTensorMode():
+        fake = torch.ones(3)
+    with pytest.raises(TypeError, match=r"a FakeTensor, has no memory .* call ftcomm outside"):
+        ft.as_array(fake)
+    with pytest.raises(TypeError, match="a Tensor, has no memory of its own"):
+        torch.func.vmap(ft.as_array)(torch.ones(3, 2))
 
 
 def test_a_read_only_array_becomes_no_tensor() -> None:
