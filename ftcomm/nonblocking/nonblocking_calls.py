@@ -96,10 +96,10 @@ class NonblockingCalls:
         """Wait for all that was pushed to task engines.
 
         Raises:
-            BaseException: the error of a task.
+            BaseException: the error of a task, but for functions that a closed engine did not run.
         """
         for engine in self._task_engines:
-            engine.wait()
+            engine.wait_for_what_began()
 
     def end(self, abort: Callable[[], None], finish: Callable[[], None]) -> None:
         """Run nothing any more; see `RequestQueue.end`."""

@@ -55,6 +55,7 @@ class QueueAccess(NamedTuple):
 
 
 _Stream = tuple[str, int, bytes]
+_Failure = tuple[int, BaseException]  # of the task with this number
 
 
 @dataclass(slots=True)
@@ -101,7 +102,9 @@ class TaskEngine:
 
     A collective that is skipped cannot leave its place to the next: all later ones fail with it.
 
-    In a `with` block the end waits, unless an exception leaves it.
+    In a `with` block the end waits, unless an exception leaves it. Functions that have not begun
+    then do not run; where the script handles the exception, the job goes on without them, unless a
+    collective needed what they mutate.
 
     Attributes:
         is_closed: nothing can be pushed any more.
@@ -118,7 +121,9 @@ class TaskEngine:
         self._lines = Dependencies()
         self._tasks: dict[int, _Task] = {}
         self._pushed = 0
-        self._failures: list[tuple[int, BaseException]] = []
+        self._failures: list[_Failure] = []
+        self._dropped: list[_Failure] = []  # of functions, and what waited for them, alone
+        self._not_begun = ClosedError("the engine was closed before this function had begun")
         self._failed_variables: list[Any] = []  # whose identities still mean something
         self._ready: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self._streams: dict[_Stream, Variable] = {}  # of tasks that have not ended, or failed
@@ -294,14 +299,31 @@ class TaskEngine:
             BaseException: the error of the first task, in the order of pushing, that failed.
                 All variables are sound again then.
         """
+        failures, dropped = self._settled()
+        self._raise_first(failures + dropped)
+
+    def wait_for_what_began(self) -> None:
+        """The same, but functions that `close` has kept from running are no errors.
+
+        An exception that left the engine's block has been handled where the job goes on.
+        """
+        failures, _ = self._settled()
+        self._raise_first(failures)
+
+    def _settled(self) -> tuple[list[_Failure], list[_Failure]]:
+        """Wait for all that was pushed; returns failures, and what was dropped, to be raised."""
         self._check_thread()
         self._changed.wait_for(lambda: not self._tasks)
         with self._lock:  # what a callback has pushed in between is left to the next `wait`
             failures, self._failures = self._failures, []
+            dropped, self._dropped = self._dropped, []
             self._failed_variables.clear()
             self._lines.forget_errors()
             for stream in list(self._streams):  # those that failed
                 self._forget(stream)
+        return failures, dropped
+
+    def _raise_first(self, failures: list[_Failure]) -> None:
         for _, error in failures:
             self._queue.note_raised(error)
         if failures:
@@ -374,7 +396,8 @@ class TaskEngine:
         """Under the lock: a push was cut short; no other task has heard of it."""
         self._tasks.pop(task.number, None)
         self._lines.take_back(task.number, saved)
-        self._failures = [failure for failure in self._failures if failure[0] != task.number]
+        for failures in (self._failures, self._dropped):
+            failures[:] = [failure for failure in failures if failure[0] != task.number]
         self._forget(task.stream)
 
     def _forget(self, stream: _Stream | None) -> None:
@@ -424,7 +447,7 @@ class TaskEngine:
             elif task.function is None or task.skipped_by is not None:
                 self._end(decision.task, task, task.skipped_by)
             elif self.is_closed:
-                self._end(decision.task, task, _not_begun())
+                self._end(decision.task, task, self._not_begun)
             else:
                 self._ready.put(decision.task)
 
@@ -436,7 +459,9 @@ class TaskEngine:
         """Under the lock: a task that is due has ended; others may be due by that."""
         del self._tasks[number]
         if task.error is not None:
-            self._failures.append((number, task.error))
+            # A collective that was skipped is missed by the other ranks.
+            is_dropped = task.error is self._not_begun and not task.is_collective
+            (self._dropped if is_dropped else self._failures).append((number, task.error))
             self._failed_variables += task.variables
         if task.skipped_by is None:
             self._act(self._lines.done(number, task.error))
@@ -466,7 +491,7 @@ class TaskEngine:
                 task = self._tasks.get(number)
                 if task is None:  # taken back
                     continue
-                error: BaseException | None = _not_begun() if self.is_closed else None
+                error: BaseException | None = self._not_begun if self.is_closed else None
             if error is None:
                 assert task.function is not None, "only functions come here"
                 try:
@@ -495,7 +520,3 @@ def _error_of(finish: Callable[[MessageValue], object], value: MessageValue) -> 
     except Exception as error:  # noqa: BLE001 - this may be any thread; `wait` raises it
         return error
     return None
-
-
-def _not_begun() -> ClosedError:
-    return ClosedError("the engine was closed before this function had begun")

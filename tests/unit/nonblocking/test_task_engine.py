@@ -1,5 +1,6 @@
 """The engine of tasks in a group of one: what runs when, and who is told what went wrong."""
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -307,6 +308,76 @@ def test_an_exception_that_leaves_the_block_ends_what_has_not_begun() -> None:
     door.set()
     with pytest.raises(ClosedError):
         engines[0].wait()
+
+
+def test_an_exception_that_leaves_an_engine_and_is_handled_leaves_the_job_alone() -> None:
+    entered, door, ran = threading.Event(), threading.Event(), []
+
+    def first() -> None:
+        entered.set()
+        allowed(door)
+        ran.append("first")
+
+    with ftcomm.init("none") as comm:
+        with contextlib.suppress(KeyError), comm.engine(1) as engine:
+            x, y = np.zeros(3), np.zeros(3)
+            engine.push(first, mutate=[x])
+            engine.push(lambda: ran.append("behind it"), mutate=[x])
+            engine.push(lambda: ran.append("beside it"), read=[y])
+            allowed(entered)
+            raise KeyError("the script's")
+        door.set()
+        assert comm.allreduce(1) == 1
+    assert ran == ["first"]
+
+
+def test_errors_of_an_engine_that_an_exception_has_left_are_raised_at_the_end() -> None:
+    """Though a function that was pushed before did not run."""
+    entered, door = threading.Barrier(3), threading.Event()
+
+    def first() -> None:
+        entered.wait(WITHIN_S)
+        allowed(door)
+
+    def last() -> None:
+        entered.wait(WITHIN_S)
+        raise ZeroDivisionError("of a function that ran")
+
+    def run() -> None:
+        with ftcomm.init("none") as comm:
+            with contextlib.suppress(KeyError), comm.engine(2) as engine:
+                x, y = np.zeros(3), np.zeros(3)
+                engine.push(first, mutate=[x])
+                engine.push(lambda: pytest.fail("it has begun"), mutate=[x])
+                engine.push(last, mutate=[y])
+                entered.wait(WITHIN_S)
+                raise KeyError("the script's")
+            door.set()
+
+    with pytest.raises(ZeroDivisionError, match="of a function that ran"):
+        run()
+
+
+def test_a_collective_that_misses_what_was_dropped_fails_the_calls_behind_it() -> None:
+    entered, door = threading.Event(), threading.Event()
+
+    def first() -> None:
+        entered.set()
+        allowed(door)
+
+    def run() -> None:
+        with ftcomm.init("none") as comm:
+            with contextlib.suppress(KeyError), comm.engine(1) as engine:
+                x = np.zeros(3)
+                engine.push(first, mutate=[x])
+                engine.push(lambda: pytest.fail("it has begun"), mutate=[x])
+                engine.allreduce(x)
+                allowed(entered)
+                raise KeyError("the script's")
+            door.set()
+
+    with pytest.raises(ClosedError, match="closed before this function had begun"):
+        run()
 
 
 def test_ctrl_c_in_a_push_leaves_nothing_that_is_waited_for_for_ever(
