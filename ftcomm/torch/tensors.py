@@ -122,12 +122,12 @@ def check_tensor(tensor: torch.Tensor) -> None:
         )
     if tensor.is_conj() or tensor.is_neg():
         raise TypeError("the tensor is a lazy conjugate; pass .resolve_conj().resolve_neg() of it")
-    if tensor.numel() and (why := _why_without_memory(tensor)):
+    if tensor.numel() and (why := _missing_memory(tensor)):
         raise TypeError(why)
 
 
-def _why_without_memory(tensor: torch.Tensor) -> str:
-    """Why nothing can be read or written; empty where it can."""
+def _missing_memory(tensor: torch.Tensor) -> str:
+    """The sentence that nothing can be read or written there; empty where it can."""
     try:
         storage = tensor.untyped_storage()
         if storage.device.type != "meta" and storage.data_ptr():
