@@ -113,6 +113,11 @@ def test_a_replaced_process_that_comes_first_is_not_believed() -> None:
     assert Simulation(548968329624).run().fatal_decision == "JobLostError"
 
 
+def test_a_command_that_hears_that_its_job_has_finished_is_not_given_again() -> None:
+    """The series was one that an earlier directory had begun, and the store had its end."""
+    assert Simulation(394622371423).run().fatal_decision == "finished"
+
+
 def test_a_job_that_awaits_its_last_checkpoint_for_long_ends_later() -> None:
     """Its disks were full again and again: nothing was wrong but the limit of the simulation."""
     assert Simulation(572688382638).run().fatal_decision == "finished"

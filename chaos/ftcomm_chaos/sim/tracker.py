@@ -162,11 +162,12 @@ class SimulatedTracker:
         if self.looks is not None and error == OVERTAKEN:
             self._exit_overtaken(cause)
             return
-        if self.sim.store.facts().series in self.sim.forgotten_series:
-            self._give_empty_directory()
-            return
+        stored = self.sim.store.facts()
         # A command that is given again after a loss hears that the job has finished.
-        if self.sim.store.facts().finished < 0:
+        if stored.finished < 0:
+            if stored.series in self.sim.forgotten_series:
+                self._give_empty_directory()
+                return
             self.sim.monitor.on_refused(error, cause)
         self.ended = True
 
