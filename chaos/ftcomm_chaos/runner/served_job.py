@@ -6,6 +6,7 @@ takes the place.
 """
 
 import contextlib
+import re
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ from ftcomm_tracker.launcher.worker_output import forward_output, lines_of
 REBUILD_S = 20.0  # until workers have come to the next tracker; they dial within a second or two
 READY_WITHIN_S = 60.0  # a tracker starts in a quarter of a second on an idle machine
 LAST_WORDS_S = 35.0  # of supervisors after the tracker's end; they give their workers 30
+# Paths may hold spaces: of this line only the address is taken.
+_READY = re.compile(r"ftcomm-tracker ready address=(\S+) job=")
 
 
 @dataclass(slots=True)
@@ -39,7 +42,7 @@ class ServedJob(LiveJob):
     _supervisors: dict[str, Child] = field(default_factory=dict)
     _lost: list[Child] = field(default_factory=list)
     _statuses: dict[str, int] = field(default_factory=dict)
-    _ready: dict[str, str] = field(default_factory=dict)
+    _address: str = ""  # of the tracker; empty until it was ready once
     _over: trio.Event = field(default_factory=trio.Event)
     _served: int = 0
     _is_gone: bool = False  # everything is lost, and not started again yet
@@ -55,6 +58,7 @@ class ServedJob(LiveJob):
             if self.populated and not self._over.is_set():
                 for worker in self.workers:
                     self.start_worker(worker)
+                nursery.start_soon(self._end_without_supervisors)
             await self._over.wait()
             with trio.move_on_after(LAST_WORDS_S):
                 await self._all_supervisors_ended()
@@ -106,7 +110,7 @@ class ServedJob(LiveJob):
 
         False if it waits for one of `before` that has ended.
         """
-        host, _, port = self._ready["address"].rpartition(":")
+        host, _, port = self._address.rpartition(":")
         options = ["--rebuild", "--host", host, "--port", port]
         options += ["--token-file", str(self.spec.token_file)]
         rebuilds = self.output.rebuilds
@@ -143,20 +147,20 @@ class ServedJob(LiveJob):
         self._nursery.start_soon(self._attend_tracker, child, self.tracker, ready)
         with trio.move_on_after(READY_WITHIN_S):
             await ready.wait()
-        if not self._ready:  # its words are in the output
+        if not self._address:  # its words are in the output
             self._served = self._served or FtcommError.exit_code
             self._over.set()
             return
         if not self._supervisors:
             for call in self.run_with.on_tracker:
-                await call(self._ready["address"])
+                await call(self._address)
 
     async def _attend_tracker(self, child: Child, process: JobProcess, ready: trio.Event) -> None:
         async def show(number: int, data: bytes) -> None:
             texts = lines_of(data)
             self.hear(TRACKER, texts)
-            if number == 1 and texts and texts[0].startswith("ftcomm-tracker ready "):
-                self._ready = dict(word.split("=", 1) for word in texts[0].split() if "=" in word)
+            if number == 1 and texts and (found := _READY.match(texts[0])):
+                self._address = found[1]
                 ready.set()
 
         async with trio.open_nursery() as nursery:
@@ -176,7 +180,7 @@ class ServedJob(LiveJob):
         if self._over.is_set():
             return
         assert self._nursery is not None
-        where = ["--tracker", self._ready["address"], "--token-file", self._ready["token_file"]]
+        where = ["--tracker", self._address, "--token-file", str(self.spec.token_file)]
         command = [*self.run_with.supervisor_prefix.get(worker, []), *TRACKER_COMMAND, "supervise"]
         command += [*where, "--worker-id", worker, *self.spec.patience, "--", *self.command]
         spare = {"FTCOMM_SPARE": "1"} if worker in self.spec.spare_ids else {}
@@ -245,6 +249,26 @@ class ServedJob(LiveJob):
         if all(child is not lost for lost in self._lost):
             self._statuses[worker] = status
         self.hear_news()
+
+    async def _end_without_supervisors(self) -> None:
+        """End the run if no supervisor is left, and the tracker waits for a group in vain.
+
+        A supervisor that gives its worker up tells the tracker so, which then ends by itself.
+        """
+        await self.until(lambda output: not output.formed and self._have_all_given_up())
+        with trio.move_on_after(LAST_WORDS_S):
+            await self._over.wait()
+            return
+        self.trouble.append("every supervisor ended by itself before the group was complete")
+        self._over.set()
+
+    def _have_all_given_up(self) -> bool:
+        return not self._over.is_set() and all(
+            (child := self._supervisors.get(worker)) is not None
+            and not child.running
+            and all(child is not lost for lost in self._lost)
+            for worker in self.workers
+        )
 
     async def _all_supervisors_ended(self) -> None:
         while any(child.running for child in self._supervisors.values()):
