@@ -14,10 +14,11 @@ from typing import Any
 import click
 import trio
 
-from ftcomm.config.environment import process_environment
-from ftcomm.config.job_settings import MAX_SPARES
+from ftcomm.config.environment import job_settings, process_environment
+from ftcomm.config.job_settings import MAX_SPARES, SETTINGS
 from ftcomm.config.plurals import counted
 from ftcomm.errors import ConfigError
+from ftcomm.protocol.field_types import MAX_WORLD_SIZE
 from ftcomm_chaos.commands.progress_line import ProgressLine
 from ftcomm_chaos.commands.report_html import report_page
 from ftcomm_chaos.commands.report_text import document, report_text
@@ -32,11 +33,18 @@ from ftcomm_chaos.runner.session import RunRequest, RunSession, run_session
 from ftcomm_chaos.runner.spot_trace import losses, read_trace
 from ftcomm_tracker.cli.main import run as run_job
 from ftcomm_tracker.cli.options import COMMAND_LAST, WORKER_COMMAND, CommandStarter
+from ftcomm_tracker.server.open_job import naming_options
 
 _UNITS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _FILE = click.Path(dir_okay=False, path_type=Path)
 USUAL_KILL_EVERY_S = 2.0
 OWN_OPTIONS = ("state-dir", "workers")
+REFUSED = {  # options of `run` that are not for -o: why, and what to do
+    "spares": ("this command has --spares", "give that"),
+    "log-format": ("this command reads the lines of the job, and reads text", "leave it out"),
+    "preload": ("it needs --prefork, which is not for runs of this command", "leave it out"),
+    "resume": ("each run begins a job, and goes on after a loss of all", "leave it out"),
+}
 PATIENCE = ("max-restarts", "restart-window")  # not `serve`'s, but `supervise`'s
 LATE_SIGNALS_S = 0.05
 UNLIMITED = "1000000"  # incarnations, attempts: more than a run comes to
@@ -112,7 +120,9 @@ class GivenOptions:
     context_settings=COMMAND_LAST,
     cls=CommandStarter,
 )
-@click.option("-n", "--workers", "world_size", type=click.IntRange(1), required=True)
+@click.option(
+    "-n", "--workers", "world_size", type=click.IntRange(1, MAX_WORLD_SIZE), required=True
+)
 @click.option(
     "--plan",
     type=_FILE,
@@ -313,7 +323,14 @@ def _request(asked: GivenOptions) -> RunRequest:
 
 def _found_from_elsewhere(command: tuple[str, ...]) -> tuple[str, ...]:
     """The command for another folder: what is a file here, as the script, by its whole path."""
-    return tuple(str(Path(word).absolute()) if Path(word).is_file() else word for word in command)
+    return tuple(str(Path(word).absolute()) if _is_file(word) else word for word in command)
+
+
+def _is_file(word: str) -> bool:
+    try:
+        return Path(word).is_file()
+    except OSError:  # too long for a name, as a program behind `python -c`
+        return False
 
 
 def _store_period(options: list[str], plan: list[dict[str, Any]], *, has_trace: bool) -> str:
@@ -358,15 +375,29 @@ def _settings(given: Sequence[str]) -> tuple[list[str], list[str]]:
         name, equals, value = text.partition("=")
         if not (re.fullmatch(r"[a-z-]+", name) and equals) or name in OWN_OPTIONS:
             raise ConfigError(f"-o {text} is not NAME=VALUE of an option of ftcomm-tracker run")
-        if name == "spares":
-            raise ConfigError(f"-o {text}: this command has --spares", remedy="give that")
+        if name in REFUSED:
+            reason, remedy = REFUSED[name]
+            raise ConfigError(f"-o {text}: {reason}", remedy=remedy)
+        if f"--{name}" in _flags():
+            reason = f"--{name} takes no value, and is not for runs of this command"
+            raise ConfigError(f"-o {text}: {reason}", remedy="leave it out")
         (patience if name in PATIENCE else options).extend((f"--{name}", value))
     try:
-        run_job.make_context("ftcomm-tracker run", [*options, *patience, "--", "true"])
+        parsed = run_job.make_context("ftcomm-tracker run", [*options, *patience, "--", "true"])
     except click.UsageError as error:
         remedy = "see ftcomm-tracker run --help"
         raise ConfigError(f"-o: {error.format_message()}", remedy=remedy) from None
+    settings = {name: parsed.params[name] for name in SETTINGS if name in parsed.params}
+    with naming_options(settings):
+        job_settings(settings, environ=_environment())
     return options, patience
+
+
+def _flags() -> set[str]:
+    """Options of `run` without a value; with one, it would be taken for the command."""
+    options = run_job.get_params(click.Context(run_job))
+    flags = (each for each in options if isinstance(each, click.Option) and each.is_flag)
+    return {name for flag in flags for name in flag.opts}
 
 
 def _environment() -> dict[str, str]:

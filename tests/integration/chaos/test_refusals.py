@@ -40,6 +40,16 @@ KILL = [{"at": {"position": "1.5.0.0@enter"}, "kind": "sigkill"}]
         (["-n", "2", "--random", "--html", "/none/x.html", "--", "true"], 2, "no such folder"),
         (["-n", "2", "--random", "--compare", "../x", "--", "true"], 2, "is not in {out}"),
         (["-n", "2", "--random", "-o", "state-dir=x", "--", "true"], 2, "is not NAME=VALUE"),
+        (["-n", "2", "--random", "-o", "log-format=json", "--", "true"], 2, "reads text"),
+        (["-n", "2", "--random", "-o", "preload=numpy", "--", "true"], 2, "it needs --prefork"),
+        (["-n", "2", "--random", "-o", "resume=require", "--", "true"], 2, "begins a job"),
+        (["-n", "2", "--random", "-o", "prefork=1", "--", "true"], 2, "--prefork takes no value"),
+        (["-n", "2", "--random", "-o", "take-over=", "--", "true"], 2, "--take-over takes no"),
+        (["-n", "2", "--random", "-o", "help=x", "--", "true"], 2, "--help takes no value"),
+        (["-n", "2", "--random", "-o", "replicas=0", "--", "true"], 2, "--replicas is 0"),
+        (["-n", "2", "--random", "-o", "replay=x", "--", "true"], 2, "--replay"),
+        (["-n", "2", "--lose-all", "2s", "-o", "checkpoint-every=x", "--", "true"], 2, "no period"),
+        (["-n", "5000", "--random", "--", "true"], 2, "not in the range"),
         (["-n", "2", "--random", "--keep", "{folder}", "--", "true"], 2, "name a folder that"),
         (["-n", "2", "--random", "--duration", "2x", "--", "true"], 2, "is not a time such as"),
         (
@@ -118,6 +128,14 @@ def test_a_script_is_found_from_another_folder(
     scripts = [request.job.command[1] for request in asked]
     assert scripts == ["train.py", str(tmp_path / "train.py")]
     assert asked[1].job.command == ("python", scripts[1], "--steps", "3")
+
+
+def test_a_long_program_on_the_line_is_no_file(asked: list[RunRequest]) -> None:
+    program = "pass  # " + "x" * 5000
+    line = ["run", "-n", "2", "--random", "--chdir", "--", "python", "-c", program]
+    done = CliRunner().invoke(main, line)
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    assert asked[0].job.command == ("python", "-c", program)
 
 
 def test_a_job_without_replay_is_not_asked_to_lose_all(monkeypatch: pytest.MonkeyPatch) -> None:
