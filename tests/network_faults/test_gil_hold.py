@@ -19,6 +19,13 @@ while True:
     print(time.monotonic(), flush=True)
     time.sleep(0.01)
 """
+# Another program in the same process, as of a script that sets PYTHONHASHSEED for itself.
+BECOMES = """
+import os, sys
+print_all = "import threading; print(seen, 'ftcomm-chaos' in map(lambda t: t.name,"
+print_all += " threading.enumerate()))"
+os.execv(sys.executable, [sys.executable, "-c", print_all])
+"""
 
 
 def path_with(folder: Path) -> str:
@@ -54,6 +61,30 @@ def test_the_module_that_it_stands_before_is_imported_too(tmp_path: Path) -> Non
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(own)])}
     said = subprocess.run(
         [sys.executable, "-c", "print(seen)"], env=env, capture_output=True, text=True, check=True
+    )
+    assert said.stdout == "sitecustomize\n", said.stderr
+
+
+def test_a_process_that_becomes_another_program_waits_for_orders_again(tmp_path: Path) -> None:
+    folder = gil_hold.write_module(tmp_path / "module")
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / gil_hold.MODULE).write_text("import builtins; builtins.seen = __name__")
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(own)])}
+    said = subprocess.run(
+        [sys.executable, "-c", BECOMES], env=env, capture_output=True, text=True, check=True
+    )
+    assert (said.stdout, said.stderr) == ("sitecustomize True\n", "")
+
+
+def test_what_cannot_wait_for_orders_leaves_the_module_behind_it_alone(tmp_path: Path) -> None:
+    folder = gil_hold.write_module(tmp_path / "module")
+    (folder / "pipes").rmdir()
+    (folder / "own").mkdir()
+    (folder / "own" / gil_hold.MODULE).write_text("import builtins; builtins.seen = __name__")
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(folder / "own")])}
+    said = subprocess.run(
+        [sys.executable, "-c", "print(seen)"], env=env, capture_output=True, text=True, check=False
     )
     assert said.stdout == "sitecustomize\n", said.stderr
 

@@ -41,7 +41,10 @@ def _wait_for_orders(folder):
                     way, seconds = line.split()
                     hold(way, float(seconds))
 
-    os.mkfifo(pipe, 0o600)
+    try:
+        os.mkfifo(pipe, 0o600)
+    except FileExistsError:  # the process has become another program, and keeps its number
+        pass
     threading.Thread(target=wait, name="ftcomm-chaos", daemon=True).start()
 
 
@@ -56,8 +59,10 @@ def _go_on():
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
-_wait_for_orders({folder!r})
-_go_on()
+try:
+    _wait_for_orders({folder!r})
+finally:
+    _go_on()
 '''
 
 
