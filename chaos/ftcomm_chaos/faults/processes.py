@@ -7,7 +7,9 @@ import os
 import select
 import signal
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import trio
 
@@ -128,6 +130,49 @@ def adopt_orphans() -> None:
     """Become the parent of what our descendants leave behind, so that its end can be confirmed."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def children() -> frozenset[int]:
+    """Numbers of this process's children, also of those that have ended; none without ``/proc``."""
+    pids = (int(entry.name) for entry in Path("/proc").glob("[0-9]*"))
+    return frozenset(pid for pid in pids if _parent_of(pid) == os.getpid())
+
+
+def end_orphans(before: Iterable[int]) -> None:
+    """Kill and reap every child but those of `before`, and what these leave in turn.
+
+    To be called when all that we have started since is reaped: what is left was adopted, as a
+    process that a worker has put into a session of its own.
+    """
+    passed_over = set(before)
+    while found := children() - passed_over:
+        passed_over |= {pid for pid in found if not _end_child(pid)}
+
+
+def _end_child(pid: int) -> bool:
+    """Kill and reap a child; False if this user may not, or the kernel does not let it go."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+        pidfd = _open(pid)
+    except OSError:
+        return False
+    try:
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        poll.poll(_LAST_GASP_S * 1000)
+        return bool(os.waitpid(pid, os.WNOHANG)[0])
+    except ChildProcessError:
+        return False
+    finally:
+        os.close(pidfd)
+
+
+def _parent_of(pid: int) -> int | None:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:  # it has just ended
+        return None
+    return int(stat.rpartition(")")[2].split()[1])
 
 
 def open_process(pid: int, start: int) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 import trio
 
 from ftcomm_chaos.faults.fault_kinds import Preparation
+from ftcomm_chaos.faults.processes import children, end_orphans
 from ftcomm_chaos.report.attribution import confirm, join_recoveries, pass_over_the_late
 from ftcomm_chaos.report.run_record import ProcessRecord, RunRecord
 from ftcomm_chaos.runner.fault_plan import PlanEntry, library_faults, tracker_faults
@@ -54,6 +55,7 @@ async def run_once(spec: JobSpec, options: ChaosRunOptions) -> tuple[RunRecord, 
     notes = Announcements(spec.folder)
     schedule = FaultScheduler(options.entries, options.seed, options.run, options.stop_after_s)
     with contextlib.ExitStack() as at_end:
+        at_end.callback(end_orphans, children())  # after all that faults have started has ended
         at_end.callback(notes.close)
         async with trio.open_nursery() as nursery:
             run = _preparation(spec, nursery, at_end)
