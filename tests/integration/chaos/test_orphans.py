@@ -1,4 +1,4 @@
-"""What the workers of a run leave running, in sessions of their own, ends with the run."""
+"""Processes that workers put into sessions of their own end with the run."""
 
 import os
 import subprocess
