@@ -39,6 +39,12 @@ _UNITS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _FILE = click.Path(dir_okay=False, path_type=Path)
 USUAL_KILL_EVERY_S = 2.0
 OWN_OPTIONS = ("state-dir", "workers")
+FLAGS = {  # options of `run` without a value: with one, it would be taken for the command
+    name
+    for option in run_job.get_params(click.Context(run_job))
+    if isinstance(option, click.Option) and option.is_flag
+    for name in option.opts
+}
 REFUSED = {  # options of `run` that are not for -o: why, and what to do
     "spares": ("this command has --spares", "give that"),
     "log-format": ("this command reads the lines of the job, and reads text", "leave it out"),
@@ -378,7 +384,7 @@ def _settings(given: Sequence[str]) -> tuple[list[str], list[str]]:
         if name in REFUSED:
             reason, remedy = REFUSED[name]
             raise ConfigError(f"-o {text}: {reason}", remedy=remedy)
-        if f"--{name}" in _flags():
+        if f"--{name}" in FLAGS:
             reason = f"--{name} takes no value, and is not for runs of this command"
             raise ConfigError(f"-o {text}: {reason}", remedy="leave it out")
         (patience if name in PATIENCE else options).extend((f"--{name}", value))
@@ -391,13 +397,6 @@ def _settings(given: Sequence[str]) -> tuple[list[str], list[str]]:
     with naming_options(settings):
         job_settings(settings, environ=_environment())
     return options, patience
-
-
-def _flags() -> set[str]:
-    """Options of `run` without a value; with one, it would be taken for the command."""
-    options = run_job.get_params(click.Context(run_job))
-    flags = (each for each in options if isinstance(each, click.Option) and each.is_flag)
-    return {name for flag in flags for name in flag.opts}
 
 
 def _environment() -> dict[str, str]:

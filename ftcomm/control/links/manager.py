@@ -156,7 +156,7 @@ class Listener:
     def _places(self) -> int:
         """For connections that have not proved anything: one for each that members may open.
 
-        Those of a newer epoch wait here for its plan, and nobody but a stranger loses its place.
+        Those of a newer epoch wait here for its plan; none of them loses its place to another.
         """
         hub = self._driver.hub
         of_members = hub.core.contact.world_size * hub.settings.streams

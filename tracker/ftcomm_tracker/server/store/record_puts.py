@@ -65,7 +65,7 @@ log = logging.getLogger("ftcomm_tracker")
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Who puts a record, as the chain and others see it.
+    """The one that puts a record, as the chain and others see it.
 
     Attributes:
         durable: the job, in the attempt of the record.
