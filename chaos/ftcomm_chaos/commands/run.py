@@ -41,10 +41,10 @@ USUAL_KILL_EVERY_S = 2.0
 OWN_OPTIONS = ("state-dir", "workers")
 FLAGS = {  # options of `run` without a value: with one, it would be taken for the command
     name
-    for option in run_job.get_params(click.Context(run_job))
+    for option in run_job.params
     if isinstance(option, click.Option) and option.is_flag
     for name in option.opts
-}
+} | {"--help"}
 REFUSED = {  # options of `run` that are not for -o: why, and what to do
     "spares": ("this command has --spares", "give that"),
     "log-format": ("this command reads the lines of the job, and reads text", "leave it out"),

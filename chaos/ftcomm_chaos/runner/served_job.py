@@ -27,8 +27,8 @@ from ftcomm_tracker.launcher.worker_output import forward_output, lines_of
 REBUILD_S = 20.0  # until workers have come to the next tracker; they dial within a second or two
 READY_WITHIN_S = 60.0  # a tracker starts in a quarter of a second on an idle machine
 LAST_WORDS_S = 35.0  # of supervisors after the tracker's end; they give their workers 30
-# Paths may hold spaces: of this line only the address is taken.
-_READY = re.compile(r"ftcomm-tracker ready address=(\S+) job=")
+# Paths may hold spaces. The token file is the tracker's: a plan may have put it elsewhere.
+_READY = re.compile(r"ftcomm-tracker ready address=(\S+) job=\S+ token_file=(.+) state_dir=")
 
 
 @dataclass(slots=True)
@@ -43,6 +43,7 @@ class ServedJob(LiveJob):
     _lost: list[Child] = field(default_factory=list)
     _statuses: dict[str, int] = field(default_factory=dict)
     _address: str = ""  # of the tracker; empty until it was ready once
+    _token_file: str = ""  # likewise
     _over: trio.Event = field(default_factory=trio.Event)
     _served: int = 0
     _is_gone: bool = False  # everything is lost, and not started again yet
@@ -160,7 +161,7 @@ class ServedJob(LiveJob):
             texts = lines_of(data)
             self.hear(TRACKER, texts)
             if number == 1 and texts and (found := _READY.match(texts[0])):
-                self._address = found[1]
+                self._address, self._token_file = found[1], found[2]
                 ready.set()
 
         async with trio.open_nursery() as nursery:
@@ -180,7 +181,7 @@ class ServedJob(LiveJob):
         if self._over.is_set():
             return
         assert self._nursery is not None
-        where = ["--tracker", self._address, "--token-file", str(self.spec.token_file)]
+        where = ["--tracker", self._address, "--token-file", self._token_file]
         command = [*self.run_with.supervisor_prefix.get(worker, []), *TRACKER_COMMAND, "supervise"]
         command += [*where, "--worker-id", worker, *self.spec.patience, "--", *self.command]
         spare = {"FTCOMM_SPARE": "1"} if worker in self.spec.spare_ids else {}

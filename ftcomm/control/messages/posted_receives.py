@@ -116,7 +116,11 @@ class PostedReceives:
         """True if the next message of a stream is for who does not post: nobody has before it."""
         messages = self._core.messages
         with self._lock:
-            return (source, tag) not in self._streams and messages.may_come_next(source, tag)
+            return (
+                (source, tag) not in self._streams
+                and not messages.must_ask(source)
+                and messages.waiting(source, tag) is None
+            )
 
     def hand_over(self, arrived: MessageArrived, direct: DirectReceive) -> bool:
         """Give a message to the thread that reads it for itself; False if it has to arrive."""

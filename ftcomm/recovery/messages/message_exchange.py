@@ -15,8 +15,7 @@ far as it has; over all ranks the sum must be 0.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, assert_never
+from typing import Any, NamedTuple, assert_never
 
 from ftcomm.protocol.field_types import MAX_TAGS
 from ftcomm.recovery.call_progress import CallProgress
@@ -40,8 +39,7 @@ from ftcomm.recovery.tracker_contact import TrackerContact
 Marks = Mapping[bytes, Mark]  # by tag
 
 
-@dataclass(slots=True)
-class MessageArrived:
+class MessageArrived(NamedTuple):
     """Message `number` of a stream of `source` to this rank has arrived whole."""
 
     epoch: int
@@ -271,13 +269,6 @@ class MessageExchange:
         """Bytes of `source` that have arrived and were not taken."""
         self._turn()
         return self._inbox.held(source)
-
-    def may_come_next(self, source: int, tag: bytes) -> bool:
-        """True where `source` was asked, and none of its messages of this tag waits here."""
-        self._turn()
-        if self._asked_in != self._view.epoch or source not in self._asked:
-            return False
-        return not self._inbox.has((source, self._view.rank, tag))
 
     def must_ask(self, source: int) -> bool:
         """True where `MessagesWanted` of this source may have something to do."""

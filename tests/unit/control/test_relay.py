@@ -35,7 +35,9 @@ def a_driver(rank: int, ports: list[int], relay: int | None = None) -> Any:
     )
     core = SimpleNamespace(
         view=SimpleNamespace(members=members, rank=rank, relay_to=lambda _: relay),
-        contact=SimpleNamespace(job_id="job", identity=SimpleNamespace(host="here")),
+        contact=SimpleNamespace(
+            job_id="job", world_size=len(members), identity=SimpleNamespace(host="here")
+        ),
     )
     hub = SimpleNamespace(
         core=core,
