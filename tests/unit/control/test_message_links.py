@@ -176,7 +176,8 @@ async def test_a_link_of_an_epoch_that_has_just_ended_serves_nobody(link: Link) 
     request = MessageRequest(link.core.view.epoch, 0, ())
     link.core.view.revoke_epoch = link.core.view.epoch = request.epoch + 1
     await send_message(link.near, request)
-    await link.ended.wait()
+    with trio.fail_after(10.0):
+        await link.ended.wait()
     assert link.driver.hub.feeds == {}
 
 

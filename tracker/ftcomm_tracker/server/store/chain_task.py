@@ -393,6 +393,8 @@ class ChainTask:
 
     async def _patiently(self, call: Callable[..., T], *arguments: object) -> T:
         """Call in a thread, again while the store is away: that is no damage (rule R16)."""
+        if self._uses.locked():
+            log.info("%s: waiting for a record that is on its way to the store", self._store.url)
         async with self._uses:
             return await self._patiently_alone(call, *arguments)
 
