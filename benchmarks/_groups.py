@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -183,10 +184,10 @@ class Groups:
             self.running[peer.NAME] = group
 
     def in_order(self, number: int) -> list[str]:
-        """The names of those that run, in another order every round."""
+        """The names of those that run, in another order every round; no pair stays together."""
         names = list(self.running)
-        start = number % max(len(names), 1)
-        return names[start:] + names[:start]
+        random.Random(number).shuffle(names)  # noqa: S311 - no secret
+        return names
 
     def drop(self, name: str, failed: PeerFailed) -> None:
         """Close the group if it runs, and keep the reason."""

@@ -1,5 +1,6 @@
 """Selected rows and columns of the results, for the README and docs/performance.md."""
 
+from collections.abc import Callable
 from typing import Any
 
 from _report import OURS, facts_line, table
@@ -18,6 +19,7 @@ SHARED_SIZES = (1024, 1_048_576, 100_000_000)  # shown of groups that share proc
 RECOVERIES = {
     ("SIGKILL and restart", "total"): "SIGKILL, restart by `ftcomm-tracker run`",
     ("SIGKILL and restart", "replace"): "of these, until the restarted worker has reported",
+    ("SIGKILL and restart, --prefork", "total"): "SIGKILL, restart with `--prefork`",
     ("SIGKILL with a spare", "total"): "SIGKILL with a spare",
     ("SIGKILL with a spare, 100 MB", "total"): "SIGKILL with a spare, state of 100 MB",
     ("link reset", "total"): "link reset",
@@ -43,12 +45,8 @@ def headline_table(lines: list[Line], recoveries: list[Line]) -> str:
     spare = faults["SIGKILL with a spare", "total"]
     python = faults["start of an interpreter", "total"]
     rows = [
-        ["allreduce of 1 KiB, 2 ranks", f"{_us(small[OURS])} us", f"gloo: {_us(small['gloo'])} us"],
-        [
-            "allreduce of 100 MB, 2 ranks",
-            f"{large[OURS]['us'] / 1000:.0f} ms",
-            f"gloo: {large['gloo']['us'] / 1000:.0f} ms",
-        ],
+        ["allreduce of 1 KiB, 2 ranks", *_compared(small, lambda us: f"{_short(us)} us")],
+        ["allreduce of 100 MB, 2 ranks", *_compared(large, lambda us: f"{us / 1000:.0f} ms")],
         [
             "recovery from a killed worker, 4 ranks",
             f"{kill['p50']:.0f} ms, with a spare {spare['p50']:.0f} ms",
@@ -88,7 +86,7 @@ def recoveries_table(lines: list[Line]) -> str:
         for key, text in RECOVERIES.items()
         if key in found
     ]
-    return table(["milliseconds", "p50", "p99"], rows)
+    return table(["milliseconds", "p50", "p99, or the worst of up to 100"], rows)
 
 
 def _cells(peers: dict[str, dict[str, float]]) -> list[str]:
@@ -100,8 +98,12 @@ def _cell(name: str, figures: dict[str, float]) -> str:
     return text if name == OURS else f"{text} ({figures['ratio']:.3g})"
 
 
-def _us(figures: dict[str, float]) -> str:
-    return _short(figures["us"])
+def _compared(peers: dict[str, dict[str, float]], text: Callable[[float], str]) -> list[str]:
+    """Cells of ftcomm and of its peers, which are measured over TCP."""
+    own, tcp, gloo, mpi = (
+        text(peers[name]["us"]) for name in (OURS, "ftcomm TCP", "gloo", "Open MPI TCP")
+    )
+    return [f"{own}, over TCP {tcp}", f"over TCP: gloo {gloo}, Open MPI {mpi}"]
 
 
 def _short(value: float) -> str:

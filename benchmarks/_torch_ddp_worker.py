@@ -19,7 +19,7 @@ import ftcomm.torch as ft
 GLOO, GLOO_UNUSED, GLOO_FSDP = "gloo, DDP", "gloo, DDP that finds unused", "gloo, FSDP2"
 OURS, BACKEND, FSDP = "ftcomm.torch.DDP", 'backend "ftcomm", DDP', 'backend "ftcomm", FSDP2'
 # Each way is compared with the same over gloo.  The backend needs `find_unused_parameters=True`,
-# which costs gloo a reduction more too; who comes from gloo has not had it.
+# which costs gloo a reduction more too; a script that comes from gloo did not pay for it.
 PEERS = {
     GLOO: GLOO,
     GLOO_UNUSED: GLOO,

@@ -50,8 +50,9 @@ def take_turns(
         _answer(orders, {"rank": rank})
         for line in orders:
             order = json.loads(line)
-            _answer(orders, _turn(order, wanted, prepare, divisor))
-            between()
+            answer = _turn(order, wanted, prepare, divisor)
+            between()  # before the answer, behind which the next peer's turn begins
+            _answer(orders, answer)
 
 
 def _turn(order: dict[str, int], wanted: int, prepare: Prepare, divisor: int) -> dict[str, object]:

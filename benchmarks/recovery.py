@@ -16,7 +16,7 @@
   as much again, and started anew.
 - tracker restart: SIGKILL of the tracker, started again at once; collectives do not need it.
 
-Faults of the first four kinds are in the middle of a row of collectives, at a rank that rotates.
+Faults of workers are in the middle of a row of collectives, at a rank that rotates.
 The phase "detect" is from the fault to the tracker's first evidence of it; the other phases are the
 tracker's own record and overlap.
 """

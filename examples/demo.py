@@ -9,7 +9,7 @@ about ten seconds on an idle machine, needs no network but this machine's own, a
 temporary folder alone, which it removes.
 
 It prints what the workers say in both runs; then who died, when, what the next process of that
-worker was given, and how many milliseconds each phase of the recovery took; and at last the
+worker was given, and how many milliseconds each phase of the recovery took; and finally the
 SHA-256 of both models, which must be equal.  It ends with 0 if they are, with 1 if they are not or
 if something else went wrong; then the folder is kept and named.
 """
@@ -107,7 +107,13 @@ def run(folder: Path) -> Iterator[str]:
     process = subprocess.Popen(  # noqa: S603 - our own launcher, with our own example
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-    watchdog = threading.Timer(LIMIT_S, process.kill)
+    is_late = threading.Event()
+
+    def end() -> None:
+        is_late.set()
+        process.kill()
+
+    watchdog = threading.Timer(LIMIT_S, end)
     watchdog.start()
     said = []
     try:
@@ -115,8 +121,11 @@ def run(folder: Path) -> Iterator[str]:
         for line in process.stdout:
             said.append(line)
             yield line.rstrip("\n")
-        if process.wait() != 0:
-            raise DemoError(f"the job ended with status {process.returncode}\n{''.join(said)}")
+        status = process.wait()
+        if is_late.is_set():
+            raise DemoError(f"the job did not end within {LIMIT_S:g} s\n{''.join(said)}")
+        if status != 0:
+            raise DemoError(f"the job ended with status {status}\n{''.join(said)}")
     finally:
         watchdog.cancel()
         process.kill()  # workers end with their launcher

@@ -5,8 +5,8 @@
     ftcomm-tracker run -n 4 python examples/digits.py          # four workers
 
 Rank 0 reads the images and gives every rank its part.  In each step every rank draws a batch of
-its own part, and one allreduce averages the gradients, the loss and the share told right.  Kill
-any worker at any time: the weights are the same to the bit.  docs/porting.md goes through it.
+its own part, and one allreduce averages the gradients, the loss and the share of correct answers.
+Kill any worker at any time: the weights are the same to the bit.  docs/porting.md goes through it.
 """
 
 import argparse
@@ -69,7 +69,7 @@ def forward(weights: Array, rows: Array, hidden: int) -> tuple[Array, Array]:
 
 
 def loss_and_gradient(weights: Array, rows: Array, hidden: int) -> Array:
-    """The mean gradient over these rows, and behind it their mean loss and share told right."""
+    """The mean gradient over these rows, behind it their mean loss and share of correct ones."""
     active, chances = forward(weights, rows, hidden)
     labels = rows[:, PIXELS].astype(int)
     every = np.arange(len(rows))
@@ -116,7 +116,7 @@ def learn(
 
 
 def accuracy(comm: ftcomm.Communicator, weights: Array, rows: Array, hidden: int) -> float:
-    """Share of all ranks' rows that are told right."""
+    """Share of all ranks' rows that are classified correctly."""
     told = forward(weights, rows, hidden)[1].argmax(axis=1)
     right, total = comm.allreduce(np.array([np.sum(told == rows[:, PIXELS]), len(rows)]))
     return float(right / total)

@@ -1,4 +1,4 @@
-"""k-means: sorts handwritten digits into heaps without being told what they are.
+"""k-means: sorts handwritten digits into clusters without being told what they are.
 
     pip install '.[examples]'
     python examples/kmeans.py                                     # alone
@@ -27,9 +27,9 @@ def sums_by_centre(rows: Array, centres: Array) -> Array:
     return np.column_stack([belongs.T @ rows, counts, np.sum(belongs * distance, axis=0)])
 
 
-def first_centres(rows: Array, heaps: int, seed: int) -> Array:
+def first_centres(rows: Array, clusters: int, seed: int) -> Array:
     """Some of the rows, the same ones for the same seed."""
-    return np.random.default_rng(seed).choice(rows, heaps, replace=False)
+    return np.random.default_rng(seed).choice(rows, clusters, replace=False)
 
 
 def cluster(comm: ftcomm.Communicator, options: argparse.Namespace) -> Array:
@@ -38,7 +38,7 @@ def cluster(comm: ftcomm.Communicator, options: argparse.Namespace) -> Array:
     rows = deal(comm, everything)[:, :PIXELS]
     first = None
     if everything is not None:
-        centres = first_centres(everything[:, :PIXELS], options.heaps, options.seed)
+        centres = first_centres(everything[:, :PIXELS], options.clusters, options.seed)
         first = (centres, float("inf"), False)
 
     step, (centres, before, rests) = comm.load_checkpoint(default=first)
@@ -60,7 +60,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--heaps", type=int, default=DIGITS, help="how many to sort into (%(default)s)"
+        "--clusters", type=int, default=DIGITS, help="how many to sort into (%(default)s)"
     )
     parser.add_argument("--steps", type=int, default=100, help="at most (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the first centres (%(default)s)")

@@ -48,7 +48,7 @@ def share_of_step(weights: Floats, features: Floats, labels: Floats) -> Floats:
 
 
 def accuracy(weights: Floats, features: Floats, labels: Floats) -> float:
-    """Share of rows that are told right."""
+    """Share of rows that are classified correctly."""
     return float(np.mean((features @ weights > 0.0) == (labels > 0.5)))
 
 

@@ -99,6 +99,8 @@ def train(store: Any, host: int, local: int, kill: str, comm: ftcomm.Communicato
     """The training loop of one process; `comm` is the leader's."""
     has_gpus = torch.cuda.is_available()
     device = torch.device("cuda", local) if has_gpus else torch.device("cpu")
+    if has_gpus:
+        torch.cuda.set_device(device)  # NCCL moves objects through the current one
     dist.init_process_group(
         "nccl" if has_gpus else "gloo", store=store, rank=local, world_size=PER_HOST,
         timeout=PATIENCE,

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 from _turns import Array, Call, take_turns
 
-HEADER_BYTES = 96  # as ftcomm's, so that the same bytes travel
+from ftcomm.protocol.frame_header import HEADER_BYTES  # so that the same bytes travel
+
 MOST_BYTES = 65_536  # of an array: more might not fit into a socket's buffers
 WORD = 8  # each rank's counter of calls in shared memory
 Exchange = Callable[[Array, Array], None]  # sends the first, and fills the second with the other's

@@ -46,7 +46,7 @@ class FrameHeader(NamedTuple):
 
 
 def make_suffix(signature: bytes, site: str) -> bytes:
-    """The 64 bytes that all frames of one call share; a long `site` loses its left end."""
+    """The 72 bytes that all frames of one call share; a long `site` loses its left end."""
     if len(signature) != SIGNATURE_BYTES:
         raise ValueError(f"signature of {len(signature)} bytes, expected {SIGNATURE_BYTES}")
     text = site.encode("ascii", "replace")[-SITE_BYTES:]

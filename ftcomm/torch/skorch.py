@@ -156,7 +156,7 @@ class FitLoop:
         now = [parameter for _, parameter in trained_by(self._net)]
         if len(now) != len(self._trained) or any(map(_is_other, now, self._trained)):
             raise ftcomm.ConfigError(
-                "the net trains other parameters than at the begin of fit",
+                "the net trains other parameters than at the beginning of fit",
                 remedy="freeze, unfreeze or replace them before fit",
             )
 
@@ -250,7 +250,7 @@ class FitLoop:
         if any(other["epochs"] != start["epochs"] for other in starts):
             told = ", ".join(str(other["epochs"]) for other in starts)
             raise ftcomm.ConfigError(
-                f"the histories of the ranks have {told} epochs at the begin of fit",
+                f"the histories of the ranks have {told} epochs at the beginning of fit",
                 remedy="begin with the same net on all ranks",
             )
 

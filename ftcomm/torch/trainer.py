@@ -272,7 +272,7 @@ def check_arguments(arguments: Any) -> None:
 
 
 def check_sampler(sampler: Any) -> None:
-    """Refuse an order that is drawn from the process's own generator, at the begin of an epoch.
+    """Refuse an order that is drawn from the process's own generator, at the beginning of an epoch.
 
     Raises:
         ConfigError: the message names the sampler.

@@ -130,7 +130,7 @@ class AcceleratedRun:
         is_between = self._is_loaded and not any(map(self._is_training, self._active))
         if self.is_skipping or (is_between and self._is_in_epoch and not self._passes):
             raise ftcomm.ConfigError(
-                "the script gathers at the begin of an epoch, before its training data",
+                "the script gathers at the beginning of an epoch, before its training data",
                 remedy="gather within the loop over the training data, or behind it",
             )
         self._has_gathered |= is_between and not self._counts_epochs

@@ -136,7 +136,7 @@ def test_a_net_without_parameters_is_refused() -> None:
 
 def test_other_parameters_within_a_fit_are_refused() -> None:
     net = net_of(FtcommCallback(), Unfreeze())
-    assert "trains other parameters than at the begin of fit - freeze" in refusal(net)
+    assert "trains other parameters than at the beginning of fit - freeze" in refusal(net)
 
 
 class Ranks:
@@ -158,7 +158,7 @@ class Ranks:
     ("others", "sentence"),
     [
         ({"rows": "other"}, "the split into training and validation data differs.*random_state"),
-        ({"epochs": 3}, "the histories of the ranks have 0, 3 epochs at the begin of fit - begin"),
+        ({"epochs": 3}, "the histories of the ranks have 0, 3 epochs at the beginning of fit - begin"),
     ],
     ids=["split", "history"],
 )
