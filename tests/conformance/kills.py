@@ -44,7 +44,7 @@ STEPS = 60
 PAUSE_S = 0.01  # after a step
 OTHERS = 1 << 30  # as many at once as there are, but one
 LONGEST_WAIT_S = 0.5  # before a kill: a step takes about 20 ms, a start half a second
-WALL_S = 90.0  # for one job; it takes about five seconds on two busy cores
+WALL_S = 300.0  # for one job; it takes about five seconds on two busy cores, and more in a soak
 # Each incarnation notes its number, so that the newest can be found, and becomes the worker.
 NOTE_PID = 'echo $$ >> "$0/$FTCOMM_WORKER_ID"; exec "$@"'
 STAMP = r"(?:[-\d]{10} [:.\d]{12} [A-Z]+ )?"  # what a launcher puts before its own words

@@ -14,7 +14,7 @@ from ftcomm.config.environment import process_environment
 from tests.conformance.forker import die_with_parent
 
 ROOT = Path(__file__).parents[2]
-WALL_S = 60.0  # generous: a shared machine may be many times slower than an idle one
+WALL_S = 180.0  # generous: a shared machine may be many times slower than an idle one
 FRESH_EVERY = 10  # at least a tenth of all workers are fresh interpreters
 
 

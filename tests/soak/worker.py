@@ -14,7 +14,7 @@ import ftcomm
 
 SMALL, LARGE = 1_000, 100_000  # elements; recursive doubling and the ring
 STEPS = 10  # collectives of each kind a version
-PAUSE_S = 0.02  # a version, so that the soak's other processes have the machine
+PAUSE_S = 0.2  # a version, so that the soak's other processes have the machine
 
 Array = np.ndarray[Any, Any]
 
