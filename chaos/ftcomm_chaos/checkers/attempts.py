@@ -98,14 +98,19 @@ def _about(line: HistoryLine[AttemptFound], what: str, *others: str) -> RuleViol
 
 
 def one_checkpoint_lost(case: Case) -> Iterator[RuleViolation]:
-    """A loss of everything takes no checkpoint that was due for longer than the limit."""
+    """A loss of everything takes no checkpoint that was due for longer than the limit.
+
+    A tracker that has just been started again has had less time to record it.
+    """
     harness = case.history.harness
     for loss in () if harness is None else harness.losses:
         if loss.event.attempt != max(case.attempt, 1):
             continue
         due = _due(case, loss.event)
-        if due is not None and loss.t - due.line.t > case.limits.durable_within_s:
-            late = loss.t - due.line.t
+        if due is None:
+            continue
+        late = loss.t - due.line.t
+        if min(loss.event.served_s, late) > case.limits.durable_within_s:
             yield due.violation(
                 "one-checkpoint-lost",
                 f"version {due.event.version} was due and committed {late:.1f} s before everything"

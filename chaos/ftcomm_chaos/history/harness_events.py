@@ -60,12 +60,14 @@ class EverythingLost:
         attempt: newest one that the store has a record of, 0 for none.
         version: newest one that the store has a record of, None for none.
         every: how often a checkpoint was to be written to the store, such as ``60s`` or ``1v``.
+        served_s: how long that tracker had run.
     """
 
     event: ClassVar[str] = "lost"
     attempt: int
     version: int | None
     every: str
+    served_s: float
 
 
 @dataclass(frozen=True, slots=True)

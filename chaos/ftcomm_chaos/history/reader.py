@@ -299,7 +299,7 @@ _PARSERS: dict[str, Callable[[Fields], Event]] = {
     Exited.event: lambda f: Exited(f.text("worker"), f.whole("pid"), f.whole("status", -128)),
     FaultFired.event: lambda f: FaultFired(f.text("kind"), f.text("target"), f.seconds("seconds")),
     EverythingLost.event: lambda f: EverythingLost(
-        f.whole("attempt"), f.version("version"), _period(f)
+        f.whole("attempt"), f.version("version"), _period(f), f.seconds("served_s")
     ),
     AttemptFound.event: lambda f: AttemptFound(
         f.whole("attempt", 1), f.version("version"), f.version("newest")

@@ -18,7 +18,7 @@ from ftcomm.config.process_identity import ProcessName
 from ftcomm.diagnostics.fault_record import FaultRecord
 from ftcomm.durable.chain_state import ChainState
 from ftcomm.errors import FtcommError
-from ftcomm_chaos.faults.fault_kinds import NotDeliveredError, Preparation
+from ftcomm_chaos.faults.fault_kinds import TRACKER, NotDeliveredError, Preparation
 from ftcomm_chaos.faults.processes import JobProcess, open_process
 from ftcomm_chaos.history import HarnessRecorder
 from ftcomm_chaos.history.harness_events import ANYONE, KILL, STOP
@@ -197,6 +197,7 @@ class LiveJob(ABC):
             raise NotDeliveredError("ranks had begun to close")
         before = [process for process in self.processes if not process.runs]
         at_s = self.now
+        served_s = self._served_s()
         await self.kill_everything()
         # One may have begun in this moment, and its note be on the way.
         await trio.sleep(NOTE_S)
@@ -209,12 +210,19 @@ class LiveJob(ABC):
         self.closed_at.clear()
         chain = await trio.to_thread.run_sync(read_store, self.spec.store)
         self.recorder.everything_lost(
-            everything_lost(chain, self.spec.every), at=self.began_monotonic + at_s
+            everything_lost(chain, self.spec.every, served_s), at=self.began_monotonic + at_s
         )
         self.note_end(finished=has_finished(chain))
         return [
             process for process in lost if process.how in ("", UNTOLD) or SIGKILLED in process.how
         ]
+
+    def _served_s(self) -> float:
+        """How long the present tracker has run; nothing is recorded while there is none."""
+        tracker = self.newest_process(TRACKER)
+        if tracker is None:  # in its launcher, from the beginning of the run
+            return self.now
+        return self.now - tracker.began_at if tracker.runs else 0.0
 
     @abstractmethod
     async def kill_everything(self) -> None:

@@ -69,9 +69,9 @@ class ServedJob(LiveJob):
     # --- the tracker --------------------------------------------------------------------------
 
     async def start_tracker(self) -> None:
-        """Start the tracker again on its state directory."""
+        """Give the tracker's command again: it may have died before it had written anything."""
         if not (self._over.is_set() or self._is_gone or self._is_rebuilding):
-            await self._serve()
+            await self._serve(*self._job_options())
 
     async def rebuild_tracker(self) -> None:
         """Remove the tracker's directory, and start one that rebuilds the job.

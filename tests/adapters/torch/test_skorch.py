@@ -158,7 +158,10 @@ class Ranks:
     ("others", "sentence"),
     [
         ({"rows": "other"}, "the split into training and validation data differs.*random_state"),
-        ({"epochs": 3}, "the histories of the ranks have 0, 3 epochs at the beginning of fit - begin"),
+        (
+            {"epochs": 3},
+            "the histories of the ranks have 0, 3 epochs at the beginning of fit - begin",
+        ),
     ],
     ids=["split", "history"],
 )

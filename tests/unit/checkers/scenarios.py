@@ -376,7 +376,7 @@ def everything_lost() -> ScenarioRun:
     for incarnation in members:
         scenario.enter(incarnation, [0, 1, 1], "close")
     scenario.fault("kill", "*")
-    scenario.tell("harness", "lost", attempt=1, version=1, every="1v")
+    scenario.tell("harness", "lost", attempt=1, version=1, every="1v", served_s=600.0)
     for incarnation in members:
         scenario.exit(incarnation, -9)
     _attempt_2(scenario, [f"{incarnation}.2" for incarnation in members])

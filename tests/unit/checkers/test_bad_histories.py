@@ -60,6 +60,15 @@ from tests.unit.checkers.scenarios import (
 
 Bad = tuple[str, str, Callable[[], ScenarioRun], Edit]
 
+never_recorded = both(
+    set_to("harness", "lost", version=None, t=140.0),
+    set_to("harness", "attempt", 1, version=None, newest=None),
+    *(dropped(f"w{rank}-1.2", event, 0, position=position)
+      for rank in range(3) for event in ("enter", "return")
+      for position in (LOAD, FIRST, LAST)),
+    *(dropped(f"w{rank}-1.2", "end") for rank in range(3)),
+)  # fmt: skip
+
 BAD: tuple[Bad, ...] = (
     ("same-over-attempts", "another result in a later attempt", everything_lost, both(
         *(set_to(f"w{rank}-1.2", "return", at=FIRST, result=OTHER) for rank in range(3)))),
@@ -75,13 +84,8 @@ BAD: tuple[Bad, ...] = (
      set_to("harness", "attempt", 1, newest=2)),
     ("resumes-newest", "a record that was there at the kill is not there any more",
      everything_lost, set_to("harness", "lost", version=2)),
-    ("one-checkpoint-lost", "a version that was due is not in the store", everything_lost, both(
-        set_to("harness", "lost", version=None, t=140.0),
-        set_to("harness", "attempt", 1, version=None, newest=None),
-        *(dropped(f"w{rank}-1.2", event, 0, position=position)
-          for rank in range(3) for event in ("enter", "return")
-          for position in (LOAD, FIRST, LAST)),
-        *(dropped(f"w{rank}-1.2", "end") for rank in range(3)))),
+    ("one-checkpoint-lost", "a version that was due is not in the store", everything_lost,
+     never_recorded),
     ("lost-for-a-reason", "a job is rolled back though nobody has died", rolled_back,
      both(*(rolled_back_too(f"w{rank}-1") for rank in (1, 2)))),
     ("same-bytes", "another result", peace, set_to("w1-1", "return", at=FIRST, result=OTHER)),
@@ -219,6 +223,13 @@ def test_every_finding_names_a_rule_of_the_list() -> None:
     names = [rule.name for rule in RULES]
     assert len(set(names)) == len(names)
     assert all(rule.says.endswith(".") for rule in RULES)
+
+
+def test_a_tracker_that_was_just_started_again_may_not_have_recorded_what_was_due() -> None:
+    lost = everything_lost()
+    never_recorded(lost)
+    set_to("harness", "lost", served_s=4.0)(lost)
+    assert check(lost.history()) == []
 
 
 def test_limits_can_be_widened() -> None:

@@ -28,9 +28,9 @@ def has_finished(state: ChainState) -> bool:
     return state.finished > PRELUDE
 
 
-def everything_lost(state: ChainState, every: str) -> EverythingLost:
+def everything_lost(state: ChainState, every: str, served_s: float) -> EverythingLost:
     """The event of a loss of everything, after which the store had these records."""
-    return EverythingLost(state.newest_attempt, _newest(state, None), every)
+    return EverythingLost(state.newest_attempt, _newest(state, None), every, served_s)
 
 
 def attempts_found(state: ChainState) -> list[AttemptFound]:
