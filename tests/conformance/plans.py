@@ -138,8 +138,12 @@ class Forker:
 
 
 def worker_environment() -> dict[str, str]:
-    """This process's environment without what would make the library behave otherwise."""
+    """This process's environment without what would make the library behave otherwise.
+
+    Nor would each of many processes compile the library again.
+    """
     kept = {k: v for k, v in process_environment().items() if not k.startswith("FTCOMM_")}
+    kept.pop("PYTHONDONTWRITEBYTECODE", None)
     paths = [str(ROOT / part) for part in ("", "tracker", "chaos")]
     return {**kept, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
             "PYTHONPATH": os.pathsep.join(paths)}  # fmt: skip
