@@ -6,6 +6,7 @@ last collective of its version; once committed, the next position is
 ``(branch, version + 1, 0)``.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
@@ -63,3 +64,14 @@ class PositionRange:
 
 
 PositionRanges = Annotated[tuple[PositionRange, ...], AtMost(RUNS_OF_A_FRAME)]
+
+
+def can_be_held(runs: Sequence[PositionRange]) -> bool:
+    """Tell whether an honest worker can hold the results of these runs of one version.
+
+    The tracker counts them one by one; a frame has room for runs that would take it years.
+    """
+    held = sum(len(run.seqnos()) for run in runs)
+    return (
+        all(run.lo < run.hi for run in runs) and max([held, *(run.hi for run in runs)]) <= MAX_SEQNO
+    )

@@ -34,7 +34,8 @@ def fetch_orders(plan: Plan) -> list[StartFetch]:
     for local in plan.locals or ():
         owners.setdefault(local.source, []).append(local.rank)
     if plan.load > PRELUDE:
-        loader = plan.load_from[plan.rank % len(plan.load_from)]
+        # By epoch too: a holder that could not give it, for lack of memory, is not asked again.
+        loader = plan.load_from[(plan.rank + plan.epoch) % len(plan.load_from)]
     sources = {*runs, *owners, *([loader] if loader >= 0 else [])}
     return [
         StartFetch(

@@ -40,7 +40,7 @@ from ftcomm.protocol.messages import (
     Suspect,
     Welcome,
 )
-from ftcomm.protocol.position import Position
+from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.protocol.spares.prefetch_messages import Prefetch
 from ftcomm.recovery.call_progress import CallProgress
 from ftcomm.recovery.checkpoint_store import CheckpointStore
@@ -314,17 +314,13 @@ class WorkerMachine:
         self.log.pin()
         if self.durables.restoring.is_under_way or self.journalling.is_reading:
             return []
-        if self.checkpoints.tentative is not None:
-            self.messages.hold.report()
-        return [
-            SendControl(
-                replace(
-                    self.progress.report(),
-                    journals=self.journalling.found.runs(),
-                    messages=self.messages.balance,
-                )
-            )
-        ]
+        report, hold = self.progress.report(), self.messages.hold
+        if hold.may_change:
+            report = replace(report, tentative=PRELUDE)
+        elif self.checkpoints.tentative is not None:
+            hold.report()
+        found, balance = self.journalling.found.runs(), self.messages.balance
+        return [SendControl(replace(report, journals=found, messages=balance))]
 
     def on_plan(self, plan: Plan) -> list[Effect]:
         """Take the plan of the epoch we reported for; any other is stale and dropped (rule R1)."""

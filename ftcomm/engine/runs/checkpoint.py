@@ -49,6 +49,7 @@ class CheckpointRuns:
     def checkpoint(self, saving: CheckpointPayload, signature: bytes, site: str) -> int:
         """Keep a copy, compare the digests, have local states copied, then commit."""
         with self._hub.lock:
+            self._cut.note_threads()  # before the tentative version can be reported
             version = self._progress.offer_checkpoint(saving.state, saving.digest, saving.local)
         self._fault("saved")
         with self._cut.taken():

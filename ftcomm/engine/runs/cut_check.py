@@ -57,13 +57,20 @@ class CutCheck:
         finally:
             self._messages.end_cut()
 
+    def note_threads(self) -> bool:
+        """Under the lock: tell whether others than this thread may send and receive from now on."""
+        others = _has_other_threads()
+        self._core.messages.hold.note_threads(others=others)
+        return others
+
     def opening(self) -> bytes:
         """This rank's part of the first exchange."""
-        return self._balance() + (_MAY_CHANGE if _has_other_threads() else _STAYS)
+        with self._hub.lock:
+            may_change = self.note_threads()
+            return self._balance() + (_MAY_CHANGE if may_change else _STAYS)
 
     def _balance(self) -> bytes:
-        with self._hub.lock:
-            return self._core.messages.balance.to_bytes(_BALANCE_BYTES, "little")
+        return self._core.messages.balance.to_bytes(_BALANCE_BYTES, "little")
 
     def is_level(
         self, what: str, openings: Sequence[bytes], signature: bytes, site: str, turn: Turn
@@ -95,7 +102,8 @@ class CutCheck:
         """Hold messages up, and exchange the balances, which stay as they are."""
         with self._hub.lock:
             self._core.messages.hold.begin_cut()
-        return self._plane.gather_digests_at(_HELD_STAGE, self._balance(), header)
+            balance = self._balance()
+        return self._plane.gather_digests_at(_HELD_STAGE, balance, header)
 
     def _accuse(self, what: str, site: str, header: CallHeader) -> None:
         """Find the ranks between which a message is open, and end the job; all ranks call this."""

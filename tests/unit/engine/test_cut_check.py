@@ -2,7 +2,7 @@
 
 import threading
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -46,3 +46,27 @@ def test_an_open_pair_names_both_ranks_and_the_lines(
     unused: Any = None
     check = CutCheck(hub, unused, unused, unused, unused)
     assert check._found(_OpenPair(0, 1, sent, taken), "close()", "job.py:9") == found
+
+
+def test_a_rank_with_other_threads_says_so_before_its_balance_leaves() -> None:
+    """A plan must know by then: nobody commits without the second balance of this rank."""
+    noted = list[bool]()
+    hold = SimpleNamespace(note_threads=lambda *, others: noted.append(others))
+    core = SimpleNamespace(messages=SimpleNamespace(hold=hold, balance=5))
+    unused: Any = None
+    check = CutCheck(
+        cast("Any", SimpleNamespace(lock=threading.Lock(), core=core)),
+        unused,
+        unused,
+        unused,
+        unused,
+    )
+    done = threading.Event()
+    other = threading.Thread(target=done.wait)
+    other.start()
+    try:
+        assert check.opening() == (5).to_bytes(8, "little") + b"\x01"
+    finally:
+        done.set()
+        other.join()
+    assert noted == [True]

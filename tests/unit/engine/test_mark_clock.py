@@ -17,6 +17,11 @@ def test_the_first_version_of_a_process_is_due_and_then_each_tenth() -> None:
     assert due == [7, 17, 27, 37]
 
 
+def test_a_version_whose_exchange_has_failed_is_due_again() -> None:
+    of = clock("10v")
+    assert [of.is_due(version, 0.0, is_idle=True) for version in (7, 7, 8)] == [True, True, False]
+
+
 def test_the_first_version_behind_each_period_is_due() -> None:
     of = clock("60s")
     times = (5.0, 64.9, 65.0, 100.0, 131.0, 190.9, 191.0)

@@ -148,5 +148,11 @@ def test_one_source_is_asked_once_for_everything() -> None:
     ]
 
 
+def test_another_holder_of_the_checkpoint_is_asked_in_the_next_epoch() -> None:
+    """One that has no memory to pack it would be asked again, and again, by the same rule."""
+    orders = [plan(epoch, at(4, 0), load=4, load_from=(1, 2)) for epoch in (2, 3)]
+    assert [[start.source for start in fetch_orders(order)] for order in orders] == [[1], [2]]
+
+
 def test_the_version_is_not_known_before_anyone_has_loaded() -> None:
     assert a_member().view.known_version is None

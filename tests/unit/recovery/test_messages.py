@@ -8,6 +8,7 @@ import pytest
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.field_types import MAX_TAGS
 from ftcomm.protocol.messages import FatalReport, Report, Revoke
+from ftcomm.protocol.position import PRELUDE
 from ftcomm.recovery.events import (
     AskForMessages,
     Beat,
@@ -379,6 +380,29 @@ def test_nothing_moves_between_a_report_and_the_plan_that_may_commit() -> None:
     assert not core.messages.hold.is_on
 
 
+def test_a_plan_commits_nothing_while_threads_may_still_send_and_receive() -> None:
+    """What is on its way between them would be lost with the version, and shift those behind."""
+    core = loaded()
+    core.messages.hold.note_threads(others=True)
+    core.progress.offer_checkpoint("one", b"d")
+    [report] = said(hear(core, Revoke(2, "lost worker 1")))
+    assert report.tentative == PRELUDE
+    assert not core.messages.hold.is_on
+    hear(core, plan(2, at(0, 0)))
+
+    core.messages.hold.begin_cut()  # from here on others may commit by this rank's balance
+    [report] = said(hear(core, Revoke(3, "lost worker 1")))
+    assert report.tentative == 1
+    hear(core, plan(3, at(0, 0)))
+
+    [report] = said(hear(core, Revoke(4, "lost worker 1")))
+    assert report.tentative == PRELUDE
+    hear(core, plan(4, at(0, 0)))
+    core.messages.hold.note_threads(others=False)
+    [report] = said(hear(core, Revoke(5, "lost worker 1")))
+    assert report.tentative == 1
+
+
 def test_a_rank_without_a_tentative_version_holds_nothing_up() -> None:
     core = loaded()
     hear(core, Revoke(2, "lost worker 1"))
@@ -414,6 +438,19 @@ def test_a_claim_that_comes_before_the_load_is_compared_behind_it() -> None:
     found = send(core, "b")
     assert found is not None
     assert found.error == "JobLostError"
+
+
+@pytest.mark.parametrize("has_loaded", [False, True])
+def test_a_claim_of_a_receiver_that_has_died_is_forgotten(has_loaded: bool) -> None:
+    """Both ends were restarted: nobody knows any more what was sent, and nothing is compared."""
+    core = loaded() if has_loaded else a_member()
+    core.handle(MessagesClaimed(1, 1, 0, ((TAG, mark_of("a")),)), now=0.0)
+    hear(core, Revoke(2, "lost worker 1"))
+    hear(core, plan(2))
+    if not has_loaded:
+        core.progress.begin_load(b"", SITE)
+        assert core.progress.complete_load(2, "zero", b"", now=0.0) is Completion.DONE
+    assert send(core, "b") is None
 
 
 def test_a_claim_of_a_version_that_is_over_is_forgotten() -> None:

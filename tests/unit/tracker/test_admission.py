@@ -3,9 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from ftcomm import __version__
 from ftcomm.config.job_settings import MAX_SPARES
 from ftcomm.protocol.codec import Decoder
+from ftcomm.protocol.durable.journal_messages import JournalRuns
+from ftcomm.protocol.durable.store_messages import Marked, ObjectOrder, ObjectWritten
 from ftcomm.protocol.field_types import (
     MAX_ADDRESS,
     MAX_CONTROL_FRAME,
@@ -33,8 +37,9 @@ from ftcomm.protocol.messages import (
     Settled,
     Suspect,
     Welcome,
+    WorkerMessage,
 )
-from ftcomm.protocol.position import MAX_SEQNO, START, Position, PositionRange
+from ftcomm.protocol.position import MAX_SEQNO, PRELUDE, START, Position, PositionRange
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm_tracker.core.events import ConnectionLost as ConnLost
 from ftcomm_tracker.core.events import (
@@ -52,6 +57,7 @@ from tests.unit.tracker.roster_scenario import (
     names,
     report,
     running,
+    running_with_store,
 )
 
 
@@ -234,12 +240,30 @@ def test_what_cannot_be_is_refused_and_hurts_nobody_else() -> None:
         report(2, at(0, 2**31)),
         report(2, at(3, 0), committed=-1),
         report(2, Position(1, 0, 0), committed=0),
+        report(2, journals=(JournalRuns(1, (PositionRange(0, 0, 2**32 - 1),)),)),
     ):
         other = running()
         other.said(1, Suspect(1, (1,), "reset"))
         effects = other.tell(Said(2, impossible))
         assert [e.conn for e in effects if isinstance(e, Disconnect)] == [2]
         assert other.roster.state is JobState.COLLECTING
+
+
+WHOLE_WORLD = PositionRange(PRELUDE, 0, 2**32 - 1)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        Marked(1, b"d", 9, None, (), 2**32 - 1),
+        Marked(1, b"d", 9, None, (WHOLE_WORLD,), 0),
+        ObjectWritten(1, ObjectOrder("prelude"), "object", 1, b"", b"d", (WHOLE_WORLD,) * 1000),
+    ],
+)
+def test_results_that_nobody_can_hold_are_not_counted_one_by_one(said: WorkerMessage) -> None:
+    scenario = running_with_store()
+    effects = scenario.tell(Said(2, said))
+    assert [e.conn for e in effects if isinstance(e, Disconnect)] == [2]
 
 
 def test_ids_with_odd_digits_sort_without_a_crash() -> None:

@@ -162,6 +162,14 @@ def test_a_version_that_everyone_holds_is_committed_though_nobody_knew() -> None
     assert (decision.plans[2].load, decision.plans[2].load_from) == (1, (0, 1))
 
 
+def test_a_version_that_a_restarted_member_was_given_is_committed_before_its_load() -> None:
+    """It has died, got the checkpoint, and not come to its load; all others who had it are gone."""
+    given = report(at(-1, 0), committed=6, caught_up=2)
+    holding = report(at(5, 3), PositionRange(5, 0, 3), tentative=6, digest=b"d")
+    decision = decided(given, holding, report(caught_up=0), highest=6)
+    assert (decision.plans[1].commit, decision.frontier) == (6, at(6, 0))
+
+
 def test_a_version_that_one_lacks_is_not_committed() -> None:
     holding = report(at(0, 4), PositionRange(0, 0, 4), tentative=1, digest=b"d")
     decision = decided(holding, report(at(0, 4), PositionRange(0, 0, 4)))

@@ -157,6 +157,8 @@ def _commit(facts: Facts, reports: Mapping[int, Report]) -> int | Unrecoverable:
         return top
     if any(report.tentative != top + 1 for report in past.values()):
         return PRELUDE
+    if any(report.committed == top + 1 for report in reports.values()):
+        return _same_digest(past, top + 1)  # a restarted member was given it: it is committed
     if any(report.caught_up and not report.position.past_load for report in reports.values()):
         return PRELUDE
     if len({report.position for report in past.values()}) > 1:

@@ -27,11 +27,11 @@ from ftcomm.protocol.messages import (
     Suspect,
     WorkerMessage,
 )
-from ftcomm.protocol.position import MAX_SEQNO, MAX_VERSION, PRELUDE, Position
+from ftcomm.protocol.position import MAX_SEQNO, MAX_VERSION, PRELUDE, Position, can_be_held
 from ftcomm.protocol.signature import agree, is_open, is_receive
 from ftcomm.protocol.spares.prefetch_messages import Prefetched
 from ftcomm_tracker.core.admission import assign_spare
-from ftcomm_tracker.core.durable.group_versions import on_member_wrote
+from ftcomm_tracker.core.durable.group_versions import MemberWrote, on_member_wrote
 from ftcomm_tracker.core.epochs import (
     begin_epoch,
     close_incident,
@@ -93,7 +93,7 @@ def on_said(group: GroupState, peer: Peer, message: WorkerMessage) -> None:
         case Marked() | ObjectWritten() | WriteFailed() | RestoreFailed() | ResultsJournalled() if (
             rank is not None
         ):
-            on_member_wrote(group, rank, message)
+            _on_member_wrote(group, peer, rank, message)
         case Leave(reason, position):
             group.members.hear_position(peer, position)
             group.launches.note_left(peer.hello.worker_id, peer.hello.group)
@@ -232,8 +232,7 @@ def _on_report(group: GroupState, peer: Peer, rank: int, report: Report) -> None
     if group.state is not JobState.COLLECTING or report.epoch != group.durable.epoch:
         return
     if not _is_possible(report):
-        group.drop(peer.conn, "it reported what cannot be")
-        _after_loss(group, rank, f"worker {peer.hello.worker_id} sent an impossible report")
+        _drop_for(group, peer, rank, "an impossible report")
         return
     group.members.hear_position(peer, report.position)
     group.epochs.heard_version(max(report.position.version, report.committed))
@@ -241,6 +240,22 @@ def _on_report(group: GroupState, peer: Peer, rank: int, report: Report) -> None
     if group.epochs.incident is not None:
         group.epochs.incident.note_report(peer.hello.worker_id, group.now)
     try_plan(group)
+
+
+def _on_member_wrote(group: GroupState, peer: Peer, rank: int, message: MemberWrote) -> None:
+    """Take what a member says of the store, if an honest one can say it."""
+    runs = message.prelude if isinstance(message, Marked | ObjectWritten) else ()
+    length = message.prelude_length if isinstance(message, Marked) else 0
+    if length > MAX_SEQNO or not can_be_held(runs):
+        _drop_for(group, peer, rank, "an impossible list of results")
+        return
+    on_member_wrote(group, rank, message)
+
+
+def _drop_for(group: GroupState, peer: Peer, rank: int, what: str) -> None:
+    """Hang up on a member that sent `what`; the decisions rely on what is possible."""
+    group.drop(peer.conn, f"it sent {what}")
+    _after_loss(group, rank, f"worker {peer.hello.worker_id} sent {what}")
 
 
 def _on_suspect(group: GroupState, rank: int, message: Suspect) -> None:
@@ -470,11 +485,10 @@ def replace_deadline(group: GroupState) -> None:
 def _is_possible(report: Report) -> bool:
     """Tell whether an honest worker can send this; the decision relies on consistent reports."""
     position = report.position
-    held = sum(len(run.seqnos()) for run in report.runs)
-    ends = [run.hi for run in report.runs]
     return (
         position.branch == 0
-        and max([position.seqno, held, report.prelude_length, *ends]) <= MAX_SEQNO
-        and all(run.lo < run.hi and run.step > 0 for run in report.runs)
+        and max(position.seqno, report.prelude_length) <= MAX_SEQNO
+        and can_be_held(report.runs)
+        and all(can_be_held(found.runs) for found in report.journals)
         and (not position.past_load or report.committed == position.version)
     )

@@ -25,12 +25,10 @@ from ftcomm_tracker.core.events import (
 from ftcomm_tracker.core.group_state import GroupState, JobState
 from ftcomm_tracker.core.standby.group_permits import step_down_for
 
+MemberWrote = Marked | ObjectWritten | WriteFailed | RestoreFailed | ResultsJournalled
 
-def on_member_wrote(
-    group: GroupState,
-    rank: int,
-    message: Marked | ObjectWritten | WriteFailed | RestoreFailed | ResultsJournalled,
-) -> None:
+
+def on_member_wrote(group: GroupState, rank: int, message: MemberWrote) -> None:
     """A member holds a marked version, has written an object or its journal, or could not."""
     out = Outbox()
     match message:
