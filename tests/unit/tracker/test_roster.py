@@ -37,6 +37,7 @@ from ftcomm_tracker.core.events import (
     JobEnded,
     Joined,
     Note,
+    Overtaken,
     Persist,
     PutDelayed,
     PutFinished,
@@ -263,6 +264,26 @@ def test_a_job_ends_well_though_its_store_does_not_take_the_end() -> None:
     warned = [effect.text for effect in ended if isinstance(effect, Note)]
     assert warned[0] == "the store did not take the job's end in 60 s"
     assert sends(ended) == [(1, AllClosed(4)), (2, AllClosed(4))]
+
+
+def closed_with_store() -> ScenarioRun:
+    """All have closed, and the record of that is on its way to the store."""
+    scenario = running_with_store()
+    for conn in (1, 2):
+        scenario.said(conn, Closed(4))
+    return scenario
+
+
+def test_a_tracker_that_was_overtaken_at_the_end_fences_all() -> None:
+    """A later attempt runs: nobody may believe that the job has ended well."""
+    scenario = closed_with_store()
+    lost = scenario.tell(Overtaken("attempt 2 of the job has begun"))
+    fenced = Fenced("attempt 2 of the job has begun")
+    assert sends(lost) == [(1, fenced), (2, fenced)]
+    assert [e for e in lost if isinstance(e, JobEnded)] == [
+        JobEnded(False, "FencedError", fenced.reason)
+    ]
+    assert scenario.tick(SETTINGS.replace_within) == []
 
 
 def test_a_close_is_journalled_before_it_is_noted() -> None:

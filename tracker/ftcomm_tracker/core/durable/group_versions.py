@@ -138,9 +138,13 @@ def _send(group: GroupState, out: Outbox) -> None:
 
 
 def _fence_all(group: GroupState, reason: str) -> None:
-    """A later attempt goes on from the store: nothing of this one counts any more (rule R16)."""
-    if group.state is JobState.OVER:
+    """A later attempt goes on from the store: nothing of this one counts any more (rule R16).
+
+    So it is where all have closed, and the record of that is awaited: nobody has heard of that end.
+    """
+    if group.state is JobState.OVER and not group.end.awaits_record:
         return
+    group.end.awaits_record = False
     for conn, peer in sorted(group.members.peers.items()):
         took_part = peer.hello.plan_epoch or group.epochs.in_force
         if group.permits.is_on and not took_part:  # R19: it holds nothing, and may join that one
