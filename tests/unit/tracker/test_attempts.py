@@ -17,6 +17,7 @@ from ftcomm_tracker.core.durable.attempts import (
     NEXT_ATTEMPT,
     NOT_NEVER,
     OF_THE_PAST,
+    OVERTAKEN,
     RESTORE,
     SAME_OR_ANOTHER,
     AttemptStart,
@@ -89,6 +90,21 @@ def test_a_taken_number_has_the_chain_read_again() -> None:
     assert begun.on_put(taken=True) == ReadChain()
     newer = replace(CHAIN, length=5, versions=(*CHAIN.versions, RecordedVersion(5, 1, 9)))
     assert begun.on_chain(newer) == VerifyVersion(5)
+
+
+@pytest.mark.parametrize("yields", [False, True])
+def test_who_has_led_begins_nothing_over_a_later_attempt(yields: bool) -> None:
+    """That one is another tracker's, and its workers live."""
+    lost = replace(KILLED, fatal_decision=FatalDecision("RolledBackError", "all", 1, START, -1))
+    begun = start(lost, survivors=False, yields=yields, has_led=True)
+    assert begun.on_chain(CHAIN) == VerifyVersion(4)
+    cause = "attempt 2 of the job has begun; this tracker led attempt 1"
+    for again in (begun, start(lost, survivors=False, yields=yields, has_led=True)):
+        assert again.on_chain(SECOND) == RefuseAttempt(OVERTAKEN, cause)
+    assert start(lost, survivors=False, yields=yields).on_chain(SECOND) == VerifyVersion(4)
+    finished = begun.on_chain(replace(SECOND, finished=9))
+    assert isinstance(finished, RefuseAttempt)
+    assert finished.error == "JobFinishedError"
 
 
 def test_it_never_begins_anew_while_the_store_has_versions() -> None:

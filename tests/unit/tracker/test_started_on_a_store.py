@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from ftcomm.config.job_settings import JobSettings
-from ftcomm.durable.chain import Chain
+from ftcomm.durable.chain import Chain, OvertakenError
 from ftcomm.durable.directory_store import DirectoryStore
 from ftcomm.durable.records import EpochMember, EpochRecord
 from ftcomm.errors import ConfigError, JobFinishedError, JobLostError
@@ -202,6 +202,24 @@ async def test_never_is_said_of_the_first_attempt_alone(store: Path, stored: Sto
     lost = Roster(JobSettings(), fresh, generation=1, now=0.0)
     with contextlib.closing(Journal.open(store.parent)) as journal:
         assert (await chain.next_roster(lost, journal)).durable.attempt == 2
+
+
+@pytest.mark.parametrize("standby", [False, True])
+async def test_a_tracker_whose_attempt_is_lost_begins_none_over_another_trackers(
+    store: Path, stored: StoredJob, standby: bool
+) -> None:
+    records = stored.attempt(2)
+    first = replace(Durable.fresh(f"{SERIES}.1", 2, JobSettings().to_wire()), attempt=1)
+    lost = Roster(JobSettings(), first, generation=1, now=0.0)
+    chain = ChainTask(stored.store, keep=3, max_attempts=9, has_standby=standby)
+    with (
+        contextlib.closing(Journal.open(store.parent)) as journal,
+        pytest.raises(OvertakenError) as overtaken,
+    ):
+        await chain.next_roster(lost, journal)
+    cause = f"{store}: attempt 2 of the job has begun; this tracker led attempt 1"
+    assert overtaken.value.cause == cause
+    assert len(Chain(stored.store).read()) == records
 
 
 async def test_more_attempts_can_be_given_to_the_same_directory(

@@ -110,6 +110,7 @@ class AttemptStart:
         now_us: the time in microseconds, for the age of a checkpoint.
         tried: attempts that this tracker has begun, by their parents.
         yields: another tracker may begin the attempt too; whoever is second has lost (rule R19).
+        has_led: this tracker has led the attempt of `before` until now: a later one is another's.
         notes: lines for people.
     """
 
@@ -123,6 +124,7 @@ class AttemptStart:
     now_us: int = 0
     tried: Counter[int] = field(default_factory=Counter)
     yields: bool = False
+    has_led: bool = False
     notes: list[tuple[str, str]] = field(default_factory=list)
     _chain: ChainFacts = field(default_factory=ChainFacts)
     _damaged: dict[int, str] = field(default_factory=dict)
@@ -138,9 +140,9 @@ class AttemptStart:
     def on_chain(self, chain: ChainFacts) -> AttemptStep:
         """The chain was read: go on with the attempt of the journal, or look for a parent."""
         self._chain = chain
-        foreign = refusal_of_another_series(self.before, chain.series)
-        if foreign is not None:
-            return foreign
+        lost = refusal_of_another_series(self.before, chain.series) or self._refusal_to_overtake()
+        if lost is not None:
+            return lost
         has_nothing = is_of_another_series(self.before, chain.series)
         if has_nothing or (self.yields and chain.newest_attempt > self.before.attempt):
             # R19: the other tracker has begun that one; what the journal has is of the past
@@ -232,6 +234,15 @@ class AttemptStart:
         if self.before.in_store and not self._chain.length:  # nothing is put into that store
             facts = replace(facts, is_begun=True, is_finished=True)
         return BeginAttempt(self.before, facts)
+
+    def _refusal_to_overtake(self) -> RefuseAttempt | None:
+        """Refuse to begin over the attempt of another tracker: its members live."""
+        chain, attempt = self._chain, self.before.attempt
+        is_later = self.has_led and chain.newest_attempt > attempt > 0
+        if not is_later or chain.finished > PRELUDE:
+            return None
+        later = f"attempt {chain.newest_attempt} of the job has begun"
+        return RefuseAttempt(OVERTAKEN, f"{later}; this tracker led attempt {attempt}")
 
     def _refusal_of_other_settings(self) -> RefuseAttempt | None:
         """Refuse what would give other bytes than the attempts before."""

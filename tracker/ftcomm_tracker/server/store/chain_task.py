@@ -115,7 +115,12 @@ class ChainTask:
         await self._beat.refuse_second()
 
     async def begin(
-        self, before: Durable, *, survivors: bool, settings: tuple[tuple[str, str], ...] = ()
+        self,
+        before: Durable,
+        *,
+        survivors: bool,
+        settings: tuple[tuple[str, str], ...] = (),
+        has_led: bool = False,
     ) -> tuple[Durable, StoreFacts]:
         """Begin the next attempt, or go on with that of `before`.
 
@@ -123,14 +128,17 @@ class ChainTask:
             before: what the journal has.
             survivors: members of its attempt may live.
             settings: of a new attempt; empty for those of `before`.
+            has_led: this tracker has led that attempt until now.
 
         Raises:
+            OvertakenError: another tracker has begun a later one.
             FtcommError: there is none to begin; the store cannot tell two trackers apart, or could
                 not be read for long.
         """
         self._puts.drop()  # a record of the attempt before would be put as one of this
         await self._patiently(probe, self._store)
         start = self._start_of(before, survivors=survivors, settings=settings)
+        start.has_led = has_led
         step = start.begin()
         while True:
             for level, text in start.notes:
@@ -144,7 +152,7 @@ class ChainTask:
                     self._leads = self._beat.is_on = True
                     return durable, replace(facts, has_standby=self.has_standby)
                 case RefuseAttempt(error, cause) if error == OVERTAKEN:
-                    raise OvertakenError(cause)
+                    raise OvertakenError(f"{self._store.url}: {cause}")
                 case RefuseAttempt():
                     raise self._error_of(step)
                 case ReadChain() | VerifyVersion() | PutAttempt():
@@ -181,12 +189,13 @@ class ChainTask:
             journal: of this tracker.
 
         Raises:
+            OvertakenError: another tracker has begun it.
             FtcommError: there is no next attempt.
         """
         self._leads = False
         if self._resume == "never":  # it was said of the first attempt of this command
             self._resume = "auto"
-        durable, facts = await self.begin(lost.durable, survivors=False)
+        durable, facts = await self.begin(lost.durable, survivors=False, has_led=True)
         self._generation = journal.generation
         journal.write(durable.to_wire(), epoch=durable.epoch)
         return Roster(
