@@ -43,6 +43,7 @@ from ftcomm_tracker.core.events import (
     PutFinished,
     Said,
     Send,
+    StopAsked,
 )
 from ftcomm_tracker.core.mismatch_inquiry import ANSWER_WITHIN_S
 from ftcomm_tracker.core.roster import JobState
@@ -284,6 +285,34 @@ def test_a_tracker_that_was_overtaken_at_the_end_fences_all() -> None:
         JobEnded(False, "FencedError", fenced.reason)
     ]
     assert scenario.tick(SETTINGS.replace_within) == []
+
+
+def rolled_back() -> ScenarioRun:
+    """All who knew a plan have died: the job goes on from its store, once these have hung up."""
+    scenario = running_with_store()
+    for rank in range(2):
+        scenario.tell(ConnLost(rank + 1, "killed"))
+        scenario.joined(rank + 3, hello(f"w{rank}", "b"))
+    for rank in range(2):
+        told = scenario.tell_said(rank + 3, report(scenario.roster.durable.epoch, caught_up=0))
+    assert {each.error for each in decisions(told).values()} == {"RolledBackError"}
+    return scenario
+
+
+@pytest.mark.parametrize("asked", [StopAsked("lunch"), GivenUp("w1", "it failed too often")])
+def test_what_ends_the_job_is_handed_on_to_its_next_attempt(asked: StopAsked | GivenUp) -> None:
+    """The one that asked was answered, and does not ask again."""
+    scenario = rolled_back()
+    assert sends(scenario.tell(asked)) == []
+    scenario.tell(StopAsked("dinner"))
+    assert scenario.roster.handed_on == asked, "the first one sticks"
+    assert running_with_store().roster.handed_on is None
+
+
+def test_a_spare_that_is_given_up_does_not_end_the_next_attempt() -> None:
+    scenario = rolled_back()
+    scenario.tell(GivenUp("w7", "it failed too often"))
+    assert scenario.roster.handed_on is None
 
 
 def test_a_close_is_journalled_before_it_is_noted() -> None:

@@ -15,6 +15,7 @@ from ftcomm.protocol.field_types import MAX_CONTROL_FRAME
 from ftcomm.protocol.handshake import MAGIC, NONCE_BYTES, ClientHandshake, control_key
 from ftcomm.protocol.messages import (
     AskRoster,
+    ControlMessage,
     FatalDecision,
     HeartbeatAck,
     Plan,
@@ -29,7 +30,7 @@ from ftcomm_tracker.core.reporting.status import table
 from ftcomm_tracker.server import operators
 from ftcomm_tracker.server.connections import authentication, connection, unauthenticated
 from ftcomm_tracker.server.journal import Journal, SupersededError
-from ftcomm_tracker.server.open_job import ServeOptions, open_job
+from ftcomm_tracker.server.open_job import OpenJob, ServeOptions, open_job
 from tests.unit.tracker.harness import Client, client, heartbeat, hello, tracker
 from tests.unit.tracker.roster_scenario import report
 from tests.unit.tracker.test_rebuild import known, member
@@ -247,6 +248,50 @@ async def test_an_operator_stops_the_job_for_everyone(tmp_path: Path) -> None:
         await worker.stream.aclose()
         await job.server.ended.wait()
         assert job.server.outcome == JobEnded(False, "JobStoppedError", fatal_decision.cause)
+
+
+async def heard(
+    worker: Client, name: str, process: str, kind: type[ControlMessage]
+) -> ControlMessage:
+    """Join, and report for each epoch until a message of one kind comes."""
+    await worker.send(hello(name, f"{process}{name}".encode().ljust(16, b".")))
+    while not isinstance(message := await worker.receive(), kind):
+        assert message is not None
+        if isinstance(message, Revoke):
+            await worker.send(report(message.epoch, caught_up=0))
+    return message
+
+
+async def of_a_group(
+    job: OpenJob, process: str, kind: type[ControlMessage], second: Client | None = None
+) -> ControlMessage:
+    """Two workers come, hear that message and are killed, but for the `second`."""
+    async with (
+        client(job) as a,
+        contextlib.nullcontext(second) if second else client(job) as b,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(heard, a, "0", process, kind)
+        return await heard(b, "1", process, kind)
+
+
+async def test_a_job_is_stopped_also_between_two_attempts(tmp_path: Path) -> None:
+    """All is lost, and the tracker waits for the last one to hang up before it goes on."""
+    async with (
+        tracker(tmp_path, checkpoint=str(tmp_path / "store")) as job,
+        client(job, "operator") as operator,
+    ):
+        await of_a_group(job, "first", Plan)
+        async with client(job) as last:
+            decision = await of_a_group(job, "second", FatalDecision, last)
+            assert isinstance(decision, FatalDecision)
+            assert decision.error == "RolledBackError"
+            await operator.send(StopRequest("lunch"))
+            assert await operator.receive() == Done()
+            assert not job.server.over.is_set()
+        await job.server.over.wait()
+        outcome = job.server.outcome
+        assert outcome == JobEnded(False, "JobStoppedError", "the job was stopped: lunch")
 
 
 async def test_a_worker_that_is_given_up_ends_the_job_for_everyone(tmp_path: Path) -> None:

@@ -121,6 +121,20 @@ def test_an_end_is_told_once_it_is_recorded_and_the_first_sticks() -> None:
     assert {conn: each.cause for conn, each in told.items()} == {1: put.cause, 2: put.cause}
 
 
+def test_a_stop_beside_the_record_of_a_lost_attempt_is_handed_on() -> None:
+    scenario = leader()
+    recorded(scenario)
+    for rank, name in enumerate(EVERYONE):
+        scenario.tell(ConnectionLost(rank + 1, "killed"))
+        scenario.joined(rank + 3, hello(name, "b"))
+    said = report(scenario.roster.durable.epoch, caught_up=0)
+    put = scenario.tell_said(3, said) + scenario.tell_said(4, said)
+    ended = scenario.tell(EpochPut(only(put, PutEpoch).record))
+    assert only(ended, PutEnded).record.error == "RolledBackError"
+    assert scenario.tell(StopAsked("enough")) == []
+    assert scenario.roster.handed_on == StopAsked("enough")
+
+
 def test_no_plan_follows_an_end_that_waits_for_its_record() -> None:
     scenario = leader()
     put = scenario.tell_said(1, report(1)) + scenario.tell_said(2, report(1))

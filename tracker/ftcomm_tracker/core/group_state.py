@@ -36,11 +36,13 @@ from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.events import (
     Disconnect,
     Effect,
+    GivenUp,
     Note,
     Persist,
     PutFinished,
     PutSeries,
     Send,
+    StopAsked,
 )
 from ftcomm_tracker.core.group_formation import Forming, Launches
 from ftcomm_tracker.core.link_failures import Pairs
@@ -313,6 +315,7 @@ class JobEnd:
         awaits_record: all have closed, and nobody is told before the store says so.
         last_will: the checkpoint that is written before the job ends.
         had_last_will: one was begun; there is no second.
+        handed_on: what ends the job, and came when its attempt alone was going to end.
     """
 
     untold: set[str]
@@ -323,11 +326,17 @@ class JobEnd:
     awaits_record: bool = False
     last_will: LastWill | None = None
     had_last_will: bool = False
+    handed_on: StopAsked | GivenUp | None = None
 
     @property
     def is_decided(self) -> bool:
         """True once the job can only end, and something is asked or written before it does."""
         return self.inquiry is not None or self.last_will is not None
+
+    def hand_on(self, event: StopAsked | GivenUp) -> None:
+        """Let the next attempt hear of it: the first such event ends the job."""
+        if self.handed_on is None:
+            self.handed_on = event
 
     def told(self, worker_id: str) -> None:
         """Note that this worker has heard how the job ended."""
@@ -386,6 +395,14 @@ class GroupState:
         """True if this attempt is over and the job goes on from its store."""
         decision = self.durable.fatal_decision
         return decision is not None and decision.error == RolledBackError.__name__
+
+    @property
+    def hands_on(self) -> bool:
+        """True if an attempt follows, whether the end of this one is told or awaits its record."""
+        end = self.permits.end
+        return self.awaits_next_attempt or (
+            end is not None and end.error == RolledBackError.__name__
+        )
 
     @property
     def awaits_reports(self) -> bool:

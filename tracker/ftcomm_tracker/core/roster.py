@@ -168,14 +168,8 @@ class Roster:
                 self._on_supervised(event)
             case Stalled():
                 self._on_stalled()
-            case StopAsked(reason):
-                end_with_error(
-                    group,
-                    "JobStoppedError",
-                    f"the job was stopped: {reason}",
-                    group.members.progress(),
-                )
-                tell_waiting(group)
+            case StopAsked():
+                _on_stop_asked(group, event)
             case (
                 SeriesPut()
                 | VersionPut()
@@ -419,6 +413,11 @@ class Roster:
         return self._group.durable
 
     @property
+    def handed_on(self) -> StopAsked | GivenUp | None:
+        """Event that the roster of the next attempt hears first; None for none."""
+        return self._group.end.handed_on
+
+    @property
     def state(self) -> JobState:
         """Present state of the job."""
         return self._group.state
@@ -483,6 +482,16 @@ class Roster:
     def snapshot(self, now: float) -> dict[str, Any]:
         """The job for `status`, as JSON-able values."""
         return snapshot(self._group, now)
+
+
+def _on_stop_asked(group: GroupState, asked: StopAsked) -> None:
+    """End the job; who asked is answered, also where only its attempt is going to end."""
+    if group.hands_on:
+        group.end.hand_on(asked)
+        return
+    words = f"the job was stopped: {asked.reason}"
+    end_with_error(group, "JobStoppedError", words, group.members.progress())
+    tell_waiting(group)
 
 
 def note_earlier_question(group: GroupState, worker_id: str) -> None:

@@ -423,6 +423,9 @@ def on_given_up(group: GroupState, given_up: GivenUp) -> None:
     rank = group.durable.rank_of(given_up.worker_id)
     if rank is None and not group.durable.places:
         rank = -1
+    if group.hands_on and rank is not None:  # also one that has closed: all must come again
+        group.end.hand_on(given_up)
+        return
     if group.state is JobState.OVER or rank in group.durable.closed_ranks:
         return
     if rank is None:  # of a spare, or of nobody

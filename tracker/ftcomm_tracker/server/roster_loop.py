@@ -49,6 +49,12 @@ class RosterLoop:
         self._inbox = EventQueue()
         self._fed = trio.Event()  # set, and replaced, when the roster has heard something
 
+    def go_on(self, roster: Roster) -> None:
+        """Feed the roster of the next attempt, first with what came too late for the lost one."""
+        late, self.roster = self.roster.handed_on, roster
+        if late is not None:
+            self.hear([(late, None)], trio.current_time())
+
     def post(self, event: Event, then: Callable[[], object] | None = None) -> None:
         """Let the roster hear of `event`, then call `then`; returns at once."""
         self._inbox.post(event, then)

@@ -232,7 +232,7 @@ class Server:
                 await self._loop.run(self._is_over)
                 while self._store.must_begin:
                     self._connections.finish_all()
-                    self._loop.roster = await self._store.next_roster(self._roster, self._journal)
+                    self._loop.go_on(await self._store.next_roster(self._roster, self._journal))
                     await self._loop.run(self._is_over)
                 await self._connections.flush()
             except FtcommError as error:
