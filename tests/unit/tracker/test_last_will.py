@@ -14,6 +14,7 @@ from ftcomm_tracker.core.events import (
     Effect,
     GivenUp,
     PutVersion,
+    Stalled,
     StopAsked,
     VersionPut,
 )
@@ -78,6 +79,17 @@ def test_the_end_waits_so_long_and_no_longer() -> None:
         scenario.said(1, Heartbeat(second, 1, at(3, 2)))
     assert scenario.roster.state is not JobState.OVER
     assert decisions(scenario.tick(60.0))[1].error == "RankLostError"
+
+
+def test_after_a_stop_of_the_tracker_the_last_will_has_its_time_again() -> None:
+    """Only then it reads the messages that have come meanwhile."""
+    scenario, _ = lost_job()
+    scenario.said(1, Marked(3, b"d", 9, None, (), 0))
+    scenario.now = 61.0
+    assert decisions(scenario.tell(Stalled())) == {}
+    assert scenario.roster.state is not JobState.OVER
+    effects = scenario.tell_said(1, ObjectWritten(3, STATE, "name", 9, b"x", b"d"))
+    assert [each.version for each in effects if isinstance(each, PutVersion)] == [3]
 
 
 def test_the_operator_need_not_wait() -> None:

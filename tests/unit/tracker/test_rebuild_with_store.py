@@ -251,6 +251,15 @@ def test_a_tracker_that_did_not_run_hears_members_for_longer() -> None:
     assert of(scenario.tick(61.0), StartAttempt)
 
 
+def test_a_member_waits_for_the_others_again_after_a_stop_of_the_tracker() -> None:
+    scenario = hearing()
+    come(scenario, 0)
+    scenario.now = 60.0
+    assert not of(scenario.tell(Stalled()), StartAttempt)
+    assert not of(scenario.tick(119.9), StartAttempt)
+    assert of(scenario.tick(120.0), StartAttempt)
+
+
 def test_a_worker_of_another_attempt_is_no_member() -> None:
     scenario = hearing()
     away = scenario.tell(Joined(1, member(0, job_id="run7.1")))

@@ -43,6 +43,7 @@ from ftcomm_tracker.core.events import (
     PutFinished,
     Said,
     Send,
+    Stalled,
     StopAsked,
 )
 from ftcomm_tracker.core.mismatch_inquiry import ANSWER_WITHIN_S
@@ -285,6 +286,13 @@ def test_a_tracker_that_was_overtaken_at_the_end_fences_all() -> None:
         JobEnded(False, "FencedError", fenced.reason)
     ]
     assert scenario.tick(SETTINGS.replace_within) == []
+
+
+def test_after_a_stop_of_the_tracker_the_record_of_the_end_has_its_time_again() -> None:
+    scenario = closed_with_store()
+    scenario.now = SETTINGS.replace_within
+    assert scenario.tell(Stalled()) == []
+    assert scenario.roster.next_deadline() == 2 * SETTINGS.replace_within
 
 
 def rolled_back() -> ScenarioRun:

@@ -33,6 +33,7 @@ from ftcomm_tracker.core.events import (
     PutEpoch,
     PutFinished,
     Said,
+    Stalled,
     StartAttempt,
     StepDown,
     StopAsked,
@@ -133,6 +134,16 @@ def test_a_stop_beside_the_record_of_a_lost_attempt_is_handed_on() -> None:
     assert only(ended, PutEnded).record.error == "RolledBackError"
     assert scenario.tell(StopAsked("enough")) == []
     assert scenario.roster.handed_on == StopAsked("enough")
+
+
+def test_after_a_stop_of_the_tracker_a_record_has_its_time_again() -> None:
+    scenario = leader()
+    scenario.tell_said(1, report(1))
+    scenario.tell_said(2, report(1))
+    scenario.now = SETTINGS.replace_within
+    assert scenario.tell(Stalled()) == []
+    late = scenario.tick(2 * SETTINGS.replace_within)
+    assert "the store took no record for 60 s" in only(late, StepDown).reason
 
 
 def test_no_plan_follows_an_end_that_waits_for_its_record() -> None:
@@ -398,6 +409,16 @@ def test_who_does_not_come_is_given_up_after_reattach_within() -> None:
     waiting.now = SETTINGS.reattach_within
     effects = waiting.tell(Said(1, report(1)))
     assert (1, "Revoke") in names(sends(effects))
+
+
+def test_after_a_stop_of_the_tracker_the_first_answer_has_its_time_again() -> None:
+    waiting = Waiting()
+    waiting.sees(silent=True)
+    claim = only(waiting.tell(Joined(1, member("w0"))), PutClaim)
+    waiting.tell(Claimed(claim.record))
+    waiting.now = SETTINGS.reattach_within
+    assert waiting.tell(Stalled()) + waiting.sees(silent=True) == []
+    assert (1, "Welcome") in names(sends(waiting.answer(1, "w0")))
 
 
 def test_a_claim_that_comes_too_late_is_made_anew_from_what_is_read_then() -> None:

@@ -85,7 +85,11 @@ from ftcomm_tracker.core.rebuild.stored_job import advance_rebuilding, hear_in_t
 from ftcomm_tracker.core.relay_routing import plan_has_lasted
 from ftcomm_tracker.core.reporting.job_status import missing_text_of, snapshot, standing_of
 from ftcomm_tracker.core.spares.choice import ended_as_spare
-from ftcomm_tracker.core.standby.group_permits import end_without_store, is_cut_off
+from ftcomm_tracker.core.standby.group_permits import (
+    end_without_store,
+    is_cut_off,
+    restart_records,
+)
 from ftcomm_tracker.core.standby.waiting import advance
 from ftcomm_tracker.core.standby.watch import Standby
 from ftcomm_tracker.core.worker_messages import (
@@ -216,14 +220,17 @@ class Roster:
                 self._take(event)
 
     def _on_stalled(self) -> None:
-        """Restart the silence limit of members whose messages could not arrive meanwhile."""
+        """Restart the deadlines of all whose messages could not arrive meanwhile."""
         group = self._group
         group.refresh(group.members.peers.values())
         group.members.empty_since = dict.fromkeys(group.members.empty_since, group.now)
         group.links.streak = None
         group.forming.stalled(group.now)
         if group.rebuild is not None:
-            group.rebuild.store.hear_until(group.now + group.settings.reattach_within)
+            group.rebuild.store.stalled(group.now, group.settings.reattach_within)
+            if group.rebuild.standby is not None:
+                group.rebuild.standby.stalled(group.now)
+        restart_records(group)
         if group.end.inquiry is not None:
             group.end.inquiry.began = group.now
         if group.epochs.grace_until < float("inf"):

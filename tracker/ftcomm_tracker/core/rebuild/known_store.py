@@ -44,6 +44,12 @@ class KnownStore:
             self.members_since = NEVER
             self.hear_until(now + reattach_within)
 
+    def stalled(self, now: float, reattach_within: float) -> None:
+        """Give members the whole time again: the tracker did not run and could not hear them."""
+        self.hear_until(now + reattach_within)
+        if self.members_since < NEVER:
+            self.members_since = now
+
     def hear_until(self, until: float) -> None:
         """Hear members for longer: they could not come meanwhile."""
         if self.job_id:

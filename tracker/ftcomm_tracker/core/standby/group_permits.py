@@ -66,6 +66,16 @@ def end_without_store(group: GroupState) -> None:
         step_down_for(group, f"the store took no record for {waits_s:g} s", STORE_AWAY)
 
 
+def restart_records(group: GroupState) -> None:
+    """Give the store the whole time again: what it has taken meanwhile is not heard yet."""
+    if group.permits.since < float("inf"):
+        group.permits.since = group.now
+    if group.end.awaits_record:
+        group.end.over_at = group.now + group.settings.replace_within
+    if group.end.last_will is not None:
+        group.end.last_will.until = group.now + group.settings.last_will
+
+
 def step_down_for(group: GroupState, reason: str, remedy: str = "") -> None:
     """End this tracker, and tell nobody anything: its workers look for another one."""
     group.effects.append(StepDown(reason, remedy))
