@@ -21,7 +21,13 @@ import trio
 from ftcomm.config.backoff import RESTART_BACKOFF
 from ftcomm.config.plurals import counted
 from ftcomm.diagnostics import os_errors
-from ftcomm.errors import FencedError, FtcommError, JobFinishedError, exit_code_of
+from ftcomm.errors import (
+    ConfigError,
+    FencedError,
+    FtcommError,
+    JobFinishedError,
+    exit_code_of,
+)
 from ftcomm.protocol.operator_messages import WorkerStatusReply
 from ftcomm.protocol.position import Position
 from ftcomm_tracker.core.events import Died, GivenUp, JobEnded, LivenessAsserted, Supervised
@@ -175,6 +181,10 @@ def _end_departed(job: Job, console: Console, child: Child, now: float, *, compu
         child.signal_group(signal.SIGKILL)
 
 
+def _why_not_started(error: OSError | ConfigError) -> str:
+    return error.cause if isinstance(error, ConfigError) else os_errors.describe(error)
+
+
 async def _name_who_goes_on(
     options: LaunchOptions, job: Job, console: Console, children: Mapping[str, Child]
 ) -> None:
@@ -306,7 +316,11 @@ class Launcher:
             self._zygote.reap_orphans([c.process.pid for c in self._children.values()])
 
     async def _start(self, worker_id: str) -> Child | None:
-        """Start a worker, as soon as the system has room for it; None if none is to start."""
+        """Start a worker, as soon as the system has room for it; None if none is to start.
+
+        Raises:
+            ConfigError: the command cannot be run, and never could.
+        """
         own = {"FTCOMM_WORKER_ID": worker_id}
         if self._options.keeps_places:
             own["FTCOMM_SPARE"] = str(int(is_spare(self._options, self._job, worker_id)))
@@ -319,11 +333,15 @@ class Launcher:
         while child is None and not self._no_more_starts.is_set():
             try:
                 child = start_child(worker_id, self._options.command, {**self._environment, **own})
-            except OSError as error:  # others end meanwhile, and give back what they use
+            except (OSError, ConfigError) as error:
+                # Others end meanwhile, and give back what they use. A command that has run before
+                # may be away for a while: its environment is upgraded, or its file system is.
+                if isinstance(error, ConfigError) and not self._children:
+                    raise
                 failures += 1
                 delay_s = RESTART_BACKOFF.delay_s(failures)
                 self._console.warn(
-                    f"worker {worker_id} cannot be started ({os_errors.describe(error)});"
+                    f"worker {worker_id} cannot be started ({_why_not_started(error)});"
                     f" next try in {delay_s:g} s"
                 )
                 with trio.move_on_after(delay_s):

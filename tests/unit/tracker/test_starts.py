@@ -1,0 +1,80 @@
+"""Starts of workers by the launcher: again after a command that could not be run."""
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+import trio
+
+from ftcomm.errors import ConfigError
+from ftcomm_tracker.core.events import JobEnded
+from ftcomm_tracker.launcher import launcher as launch
+from ftcomm_tracker.launcher.launcher import Launcher, LaunchOptions
+from ftcomm_tracker.launcher.processes.child_process import Child, start_child
+from tests.unit.tracker.test_stragglers import LostJob, heard, own_words
+
+pytestmark = [pytest.mark.process, pytest.mark.trio]
+
+ROLLED_BACK = ("sh", "-c", "exit 76")
+ENVIRONMENT = {"PATH": "/bin:/usr/bin"}
+CANNOT_RUN = ConfigError("cannot run 'python': No such file or directory", remedy="check it")
+
+
+class ClosedJob(LostJob):
+    """It ends well once its worker has ended with 76, and then with 0."""
+
+    outcome: JobEnded | None = JobEnded(True)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    async def catch_up(self) -> None:
+        self.asked += 1
+        if self.asked == 4:  # once for the first end, twice for the second, once behind all
+            self.over.set()
+
+    def has_closed(self, worker_id: str) -> bool:
+        return True
+
+
+async def test_a_command_that_cannot_be_run_any_more_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As while its environment is upgraded: the other workers of the job are well."""
+    tried = 0
+
+    def start(worker_id: str, command: Sequence[str], environment: Mapping[str, str]) -> Child:
+        nonlocal tried
+        tried += 1
+        if tried == 2:
+            raise CANNOT_RUN
+        return start_child(worker_id, ROLLED_BACK if tried == 1 else command, environment)
+
+    monkeypatch.setattr(launch, "start_child", start)
+    console, said = heard()
+    options = LaunchOptions(("0",), ("true",))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(console.run)
+        status = await Launcher(options, ClosedJob(), console, ENVIRONMENT).run()
+        console.close()
+    assert (status, own_words(said)[1:]) == (
+        0,
+        [
+            (
+                "worker 0 cannot be started (cannot run 'python': No such file or directory);"
+                " next try in 0 s"
+            )
+        ],
+    )
+
+
+async def test_a_command_that_could_never_be_run_ends_the_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def start(worker_id: str, command: Sequence[str], environment: Mapping[str, str]) -> Child:
+        raise CANNOT_RUN
+
+    monkeypatch.setattr(launch, "start_child", start)
+    console, _ = heard()
+    with pytest.RaisesGroup(ConfigError, flatten_subgroups=True):
+        await Launcher(LaunchOptions(("0",), ("true",)), LostJob(), console, ENVIRONMENT).run()
