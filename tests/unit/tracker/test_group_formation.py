@@ -166,6 +166,20 @@ def test_explain_names_a_restarted_child_that_has_not_called_init() -> None:
     assert document(scenario)["members"][2]["starting"] is None
 
 
+def test_spares_are_not_counted_among_those_who_are_here() -> None:
+    scenario = forming(2)
+    scenario.joined(1, hello("0"))
+    for conn, name in enumerate(("1", "spare-0"), start=2):
+        scenario.joined(conn, hello(name, spare=True))
+    scenario.tell(Supervised("1", "node7", 71, 4.0))
+    assert notes(scenario.tick(30.0)) == [
+        (
+            "the group is not complete: 1 of 2 workers are here; missing: 1 worker; the job fails"
+            " in 570 s"
+        )
+    ]
+
+
 def test_ids_that_nobody_has_named_are_counted() -> None:
     assert [
         missing_workers(4, {"0", "3"}, [], []),

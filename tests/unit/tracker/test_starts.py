@@ -1,4 +1,4 @@
-"""Starts of workers by the launcher: again after a command that could not be run."""
+"""Starts of workers by the launcher: after a command that could not be run, and in which role."""
 
 from collections.abc import Mapping, Sequence
 
@@ -78,3 +78,40 @@ async def test_a_command_that_could_never_be_run_ends_the_job(
     console, _ = heard()
     with pytest.RaisesGroup(ConfigError, flatten_subgroups=True):
         await Launcher(LaunchOptions(("0",), ("true",)), LostJob(), console, ENVIRONMENT).run()
+
+
+class RolledBackJob(LostJob):
+    """A spare has taken the rank of worker 1; an attempt without ranks follows at the first end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seated = {"0", "spare-0"}
+
+    async def catch_up(self) -> None:
+        self.seated = set()
+
+    def has_rank(self, worker_id: str) -> bool:
+        return worker_id in self.seated
+
+
+async def test_the_next_attempt_has_as_many_members_as_it_needs_though_a_spare_had_a_rank(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Worker 1 is still importing, as a spare: the spare that had its rank is to be counted."""
+    roles: dict[str, list[str]] = {"0": [], "1": [], "spare-0": []}
+    job = RolledBackJob()
+
+    def start(worker_id: str, command: Sequence[str], environment: Mapping[str, str]) -> Child:
+        ends = worker_id != "1" and not roles[worker_id]
+        roles[worker_id].append(environment["FTCOMM_SPARE"])
+        if sum(map(len, roles.values())) == 5:
+            job.over.set()
+        return start_child(worker_id, ROLLED_BACK if ends else command, environment)
+
+    monkeypatch.setattr(launch, "start_child", start)
+    console, _ = heard()
+    options = LaunchOptions(
+        ("0", "1"), ("sleep", "1000"), spares=("spare-0",), keeps_places=True, end_grace_s=0.0
+    )
+    await Launcher(options, job, console, ENVIRONMENT).run()
+    assert roles == {"0": ["0", "0"], "1": ["1"], "spare-0": ["0", "0"]}

@@ -133,20 +133,25 @@ class Forming:
 
 
 def missing_workers(
-    world_size: int, here: Collection[str], launched: Iterable[str], seen: Iterable[str]
+    world_size: int,
+    here: Collection[str],
+    launched: Iterable[str],
+    seen: Iterable[str],
+    spares: Collection[str] = (),
 ) -> tuple[list[str], int]:
     """Names of workers that are not here, and how many more are missing that nobody has named.
 
     Args:
         world_size: workers that the group needs.
-        here: worker ids that are connected.
+        here: worker ids that are connected and count.
         launched: worker ids that have a launcher.
         seen: worker ids that have ever joined.
+        spares: worker ids that are connected and do not count.
     """
-    known = {*here, *launched, *seen}
-    indices = [str(index) for index in range(world_size)]
-    if len(known) < world_size and known <= set(indices):
-        known = set(indices)
+    known = {*here, *launched, *seen}.difference(spares)
+    indices = {str(index) for index in range(world_size)}
+    if len(known) < world_size and known <= indices:
+        known = indices.difference(spares)
     named = sorted(known - set(here), key=lambda name: (len(name), name))[:MAX_ROWS]
     return named, max(world_size - len(here) - len(named), 0)
 

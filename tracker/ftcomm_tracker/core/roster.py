@@ -390,7 +390,8 @@ class Roster:
         group = self._group
         size = group.durable.world_size
         missing = missing_text_of(group)
-        here = f"{len(group.members.peers)} of {size} workers are here; missing: {missing}"
+        count = sum(not peer.hello.spare for peer in group.members.peers.values())
+        here = f"{count} of {size} workers are here; missing: {missing}"
         left_s = group.forming.ends_at - group.now
         if left_s <= 0:
             within_s = group.settings.form_within

@@ -53,6 +53,7 @@ from ftcomm_tracker.launcher.restart_policy import (
     is_killed,
 )
 from ftcomm_tracker.launcher.signals import end_signals, user_signals
+from ftcomm_tracker.launcher.spare_roles import StartedRoles
 from ftcomm_tracker.launcher.worker_output import forward_output
 
 TERM_GRACE_S = 5.0  # between SIGTERM and SIGKILL
@@ -137,12 +138,26 @@ class LaunchOptions:
     end_grace_s: float = END_GRACE_S
 
 
+def has_formed(options: LaunchOptions, job: Job) -> bool:
+    """True if workers have ranks; not before the first plan of an attempt."""
+    return any(map(job.has_rank, options.workers + options.spares))
+
+
 def is_spare(options: LaunchOptions, job: Job, worker_id: str) -> bool:
     """True if the group is complete without this worker."""
     if not options.spares or job.has_rank(worker_id):
         return False
-    has_formed = any(map(job.has_rank, options.workers + options.spares))
-    return has_formed or worker_id in options.spares
+    return worker_id in options.spares or has_formed(options, job)
+
+
+def _begins_as_spare(options: LaunchOptions, job: Job, roles: StartedRoles, worker_id: str) -> bool:
+    """True if the next process of this worker is not to be counted when the group forms."""
+    if options.spares and not has_formed(options, job):
+        spare = roles.while_forming(worker_id)
+    else:
+        spare = is_spare(options, job, worker_id)
+    roles.begin(worker_id, spare=spare)
+    return spare
 
 
 def _script_error(child: Child, status: int) -> ScriptError | None:
@@ -202,6 +217,12 @@ async def _name_who_goes_on(
             )
 
 
+async def _show_status(job: Job, policy: RestartPolicy, console: Console) -> None:
+    while True:
+        console.status(f"{job.summary()}, {counted(policy.restarts, 'restart')}")
+        await trio.sleep(STATUS_PERIOD_S)
+
+
 class Launcher:
     """Runs the workers of one job to its end."""
 
@@ -215,6 +236,7 @@ class Launcher:
         self._environment = environment
         self._policy = RestartPolicy(options.restarts)
         self._children: dict[str, Child] = {}
+        self._roles = StartedRoles(options.spares)
         self._statuses: dict[str, int] = {}
         self._stopped_since: dict[str, float] = {}
         self._finished: set[str] = set()
@@ -235,7 +257,7 @@ class Launcher:
                     self._background = background
                     background.start_soon(self._obey_signals, signals)
                     background.start_soon(self._watch)
-                    background.start_soon(self._show_status)
+                    background.start_soon(_show_status, self._job, self._policy, self._console)
                     background.start_soon(self._end_with_job)
                     await self._start_zygote()
                     async with trio.open_nursery() as workers:
@@ -285,6 +307,7 @@ class Launcher:
             self._tell_pid(worker_id, child.process.pid)
             self._console.begin(worker_id, f"worker {worker_id} is process {child.process.pid}")
             status = await self._attend(child)
+            self._roles.end(worker_id)
             self._reap_orphans()
             if status == 0 and not child.departure.has_joined:
                 await self._hear_tracker()
@@ -323,7 +346,8 @@ class Launcher:
         """
         own = {"FTCOMM_WORKER_ID": worker_id}
         if self._options.keeps_places:
-            own["FTCOMM_SPARE"] = str(int(is_spare(self._options, self._job, worker_id)))
+            spare = _begins_as_spare(self._options, self._job, self._roles, worker_id)
+            own["FTCOMM_SPARE"] = str(int(spare))
         child = None
         if self._zygote is not None:
             child = await self._zygote.fork(worker_id, own, unless=self._no_more_starts)
@@ -511,12 +535,6 @@ class Launcher:
                 f"worker {worker_id} is stopped (SIGSTOP) and has lost its place: killing it"
             )
             child.signal_group(signal.SIGKILL)
-
-    async def _show_status(self) -> None:
-        while True:
-            restarts = self._policy.restarts
-            self._console.status(f"{self._job.summary()}, {counted(restarts, 'restart')}")
-            await trio.sleep(STATUS_PERIOD_S)
 
     async def _end_with_job(self) -> None:
         """Once the tracker has ended the job, start nothing; after a failure, end the rest."""

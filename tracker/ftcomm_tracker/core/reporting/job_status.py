@@ -184,8 +184,9 @@ def _missing(group: GroupState, now: float) -> dict[str, Any]:
     names, unnamed = missing_workers(
         durable.world_size,
         {p.hello.worker_id for p in group.members.peers.values() if not p.hello.spare},
-        set(group.launches.workers) - spares,
-        [name for name, _ in durable.incarnations if name not in spares],
+        group.launches.workers,
+        [name for name, _ in durable.incarnations],
+        spares,
     )
     ends_s = group.forming.ends_at - now
     return {
