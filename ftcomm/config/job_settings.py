@@ -126,7 +126,11 @@ class JobSettings:
     ] = 30.0
     max_incarnations: Annotated[
         int,
-        WholeNumber("incarnations of one worker id before the job gives it up", 1, 1_000_000),
+        WholeNumber(
+            "starts of one worker id, without progress of the job, before it is given up",
+            1,
+            1_000_000,
+        ),
     ] = 100
     spares: Annotated[
         int,

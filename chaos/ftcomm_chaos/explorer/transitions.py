@@ -34,6 +34,7 @@ from ftcomm_chaos.explorer.workload import (
 from ftcomm_chaos.sim.workload import InputDigests
 from ftcomm_tracker.core.events import Effect
 from ftcomm_tracker.core.events import Event as TrackerEvent
+from ftcomm_tracker.core.group_state import StartCounts
 from ftcomm_tracker.core.roster import Roster
 
 LIMITS = MachineLimits()
@@ -124,6 +125,7 @@ def tell(roster: Roster, event: TrackerEvent) -> tuple[Effect, ...]:
     """Feed the roster; what decides nothing is forgotten, so that equal states are equal bytes."""
     effects = tuple(roster.handle(event, now=0.0))
     roster.epochs.incidents = []
+    roster.members.starts = StartCounts()  # a few, of a limit of many
     if roster.epochs.incident is not None:
         roster.epochs.incident.reason = "x"
         roster.epochs.incident.victims = []

@@ -41,6 +41,7 @@ from ftcomm.protocol.messages import (
 )
 from ftcomm.protocol.position import MAX_SEQNO, PRELUDE, START, Position, PositionRange
 from ftcomm.protocol.signature import Kind, Signature
+from ftcomm_tracker.core.admission import MAX_INCARNATIONS_AHEAD
 from ftcomm_tracker.core.events import ConnectionLost as ConnLost
 from ftcomm_tracker.core.events import (
     Disconnect,
@@ -109,10 +110,10 @@ def test_blocked_ranks_that_disagree_are_found_when_the_last_has_come_back_to_a_
 
 def test_a_process_that_cannot_be_does_not_use_up_the_processes_of_its_worker() -> None:
     scenario = running()
-    number = SETTINGS.max_incarnations + 1
+    number = MAX_INCARNATIONS_AHEAD + 2
     ((_, refused),) = scenario.joined(3, hello("w1", "b", incarnation=number))
     assert isinstance(refused, Refused)
-    assert refused.reason == "worker w1 says that it is incarnation 101, of at most 100"
+    assert refused.reason == "worker w1 says that it is incarnation 10002; the tracker knows of 1"
     assert names(scenario.joined(4, hello("w1", "c")))[:2] == [(2, "Fenced"), (4, "Welcome")]
 
 
@@ -332,6 +333,49 @@ def test_the_last_permitted_process_may_reconnect_before_its_welcome() -> None:
     again = scenario.joined(limit + 1, hello("w0", str(limit - 1)))
     assert names(again)[0] == (limit + 1, "Welcome")
     assert names(scenario.joined(limit + 2, hello("w0", "one more"))) == [(limit + 2, "Refused")]
+
+
+def die_and_come_back(scenario: ScenarioRun, process: int) -> list[tuple[int, Any]]:
+    """Worker w1 loses its connection, and its next process joins."""
+    scenario.tell(ConnLost(process + 1, "reset"))
+    return scenario.joined(process + 2, hello("w1", str(process)))
+
+
+def test_a_worker_that_dies_again_and_again_is_admitted_while_the_job_goes_on() -> None:
+    scenario = running()
+    for process in range(1, 2 * SETTINGS.max_incarnations):
+        scenario.said(1, Heartbeat(process, 1, at(0, process)))
+        assert (process + 2, "Welcome") in names(die_and_come_back(scenario, process))
+    assert scenario.roster.durable.incarnation_of("w1") == 2 * SETTINGS.max_incarnations
+
+
+def test_a_worker_that_dies_again_and_again_while_the_job_stands_still_ends_it_at_once() -> None:
+    scenario = running()
+    limit = SETTINGS.max_incarnations
+    for process in range(1, limit):
+        assert (process + 2, "Welcome") in names(die_and_come_back(scenario, process))
+    sent = die_and_come_back(scenario, limit)
+    reason = (
+        "worker w1 has been started 100 times while the job stood at -1.0: its limit"
+        " (--max-incarnations)"
+    )
+    assert (limit + 2, Refused("RankLostError", reason)) in sent
+    told = [message for conn, message in sent if conn == 1 and isinstance(message, FatalDecision)]
+    assert [(decision.error, decision.cause, decision.rank) for decision in told] == [
+        ("RankLostError", reason, 1)
+    ]
+
+
+def test_a_process_too_many_ends_nothing_while_the_one_before_it_works() -> None:
+    scenario = running()
+    limit = SETTINGS.max_incarnations
+    for process in range(1, limit):
+        die_and_come_back(scenario, process)
+    sent = scenario.joined(limit + 2, hello("w1", "one more"))
+    assert (names(sent), scenario.roster.state) == (
+        [(limit + 2, "Refused")],
+        JobState.COLLECTING,
+    )
 
 
 def test_refused_spares_leave_no_trace_in_the_journal() -> None:

@@ -18,7 +18,7 @@ from ftcomm.protocol.messages import (
 )
 from ftcomm.protocol.position import PRELUDE
 from ftcomm_tracker.core.durable_state import Durable, RankOwner
-from ftcomm_tracker.core.epochs import begin_epoch, order_restore, try_settle
+from ftcomm_tracker.core.epochs import begin_epoch, end_with_error, order_restore, try_settle
 from ftcomm_tracker.core.events import (
     Disconnect,
     Send,
@@ -34,6 +34,8 @@ MAX_WORKER_IDS = 10_000
 # Epochs by which a worker may be ahead of the journal: a disk that lost writes loses seconds of
 # them. A number far above is a broken worker's, and would use up the epochs of the job.
 MAX_EPOCHS_AHEAD = 10_000
+# Processes of a worker that a tracker without a journal may not know of, likewise.
+MAX_INCARNATIONS_AHEAD = 10_000
 
 
 def on_joined(group: GroupState, conn: int, hello: Hello) -> None:
@@ -149,25 +151,19 @@ def _refusal(group: GroupState, hello: Hello) -> Refused | None:
         )
     if max(hello.plan_epoch, hello.revoke_epoch) > durable.epoch + MAX_EPOCHS_AHEAD:
         return Refused("ProtocolError", f"worker {hello.worker_id} is in an impossible epoch")
-    if hello.incarnation > group.settings.max_incarnations:
-        # Taken at its word it would have used up all processes of its id, in the journal too.
+    numbered = durable.incarnation_of(hello.worker_id)
+    if hello.incarnation > numbered + MAX_INCARNATIONS_AHEAD:
+        # Taken at its word it would use up the numbers of its id, in the journal too.
         return Refused(
             "ProtocolError",
-            f"worker {hello.worker_id} says that it is incarnation {hello.incarnation}, of at "
-            f"most {group.settings.max_incarnations}",
+            f"worker {hello.worker_id} says that it is incarnation {hello.incarnation}; the"
+            f" tracker knows of {numbered}",
         )
-    numbered = durable.incarnation_of(hello.worker_id)
     if not numbered and len(durable.incarnations) >= MAX_WORKER_IDS:
         return Refused("ConfigError", f"the job has seen {MAX_WORKER_IDS} worker ids, its limit")
     new = not hello.incarnation and not _owns_a_place(group.durable, hello)
     if new and group.durable.rank_of(hello.worker_id) is None and _is_full(group):
         return Refused("ConfigError", "the job has all the spares it can take")
-    if new and numbered >= group.settings.max_incarnations:
-        return Refused(
-            "RankLostError",
-            f"worker {hello.worker_id} has been started {counted(numbered, 'time')},"
-            " the job's limit",
-        )
     return None
 
 
@@ -228,6 +224,8 @@ def _new_incarnation(group: GroupState, conn: int, hello: Hello, rank: int | Non
             Refused("JobFinishedError", f"worker {hello.worker_id} has already closed"),
         )
         return
+    if not hello.incarnation and _is_one_too_many(group, conn, hello, rank):
+        return
     newest = group.durable.incarnation_of(hello.worker_id)
     incarnation = hello.incarnation or newest + 1
     incarnations = group.durable.with_incarnation(hello.worker_id, incarnation)
@@ -235,6 +233,7 @@ def _new_incarnation(group: GroupState, conn: int, hello: Hello, rank: int | Non
     if rank is not None:  # journalled before the predecessor hears that it is fenced
         places[rank] = RankOwner(hello.worker_id, incarnation, hello.nonce, hello.host)
     group.persist(incarnations=incarnations, places=tuple(places))
+    group.members.starts.note(group.members.furthest, hello.worker_id)
     again = f" as its incarnation {incarnation}" if incarnation > 1 else ""
     group.note("info", f"worker {hello.worker_id} has joined from {hello.host}{again}")
     if newest:  # else no other can be here
@@ -243,6 +242,25 @@ def _new_incarnation(group: GroupState, conn: int, hello: Hello, rank: int | Non
         _take_place(group, conn, hello, incarnation, rank)
     else:
         _add_spare(group, conn, hello, incarnation)
+
+
+def _is_one_too_many(group: GroupState, conn: int, hello: Hello, rank: int | None) -> bool:
+    """Refuse a worker that was started again and again, and the job is where it was.
+
+    If its rank is empty the job ends: nothing else would end the wait for it.
+    """
+    members, name = group.members, hello.worker_id
+    count = members.starts.at(members.furthest, name)
+    if count < group.settings.max_incarnations:
+        return False
+    reason = (
+        f"worker {name} has been started {counted(count, 'time')} while the job stood at"
+        f" {members.furthest}: its limit (--max-incarnations)"
+    )
+    _refuse(group, conn, Refused("RankLostError", reason))
+    if rank in members.vacant():
+        end_with_error(group, "RankLostError", reason, members.progress(), rank)
+    return True
 
 
 def _fence_older(group: GroupState, worker_id: str) -> None:

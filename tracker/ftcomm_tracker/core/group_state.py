@@ -109,6 +109,25 @@ class Peer:
 
 
 @dataclass(slots=True)
+class StartCounts:
+    """By worker id, where the job stood when its last process joined, and how many have there.
+
+    This tracker's own count, so that no journal keeps a job from the processes that it needs.
+    """
+
+    _by_worker: dict[str, tuple[Position, int]] = field(default_factory=dict)
+
+    def at(self, progress: Position, worker_id: str) -> int:
+        """Processes of that worker that have joined since the job came to `progress`."""
+        where, count = self._by_worker.get(worker_id, (progress, 0))
+        return count if where == progress else 0
+
+    def note(self, progress: Position, worker_id: str) -> None:
+        """Another process of it joins."""
+        self._by_worker[worker_id] = (progress, self.at(progress, worker_id) + 1)
+
+
+@dataclass(slots=True)
 class Members:
     """Connected workers, and the rank of each.
 
@@ -117,6 +136,7 @@ class Members:
         slots: by rank, the connection of its worker.
         empty_since: by rank that nobody has and that is awaited, since when.
         deaths: how the workers' processes ended.
+        starts: how often workers have been started while the job stood still.
         furthest: the highest position that any worker with a rank has said, gone or not.
         zones: by rank, the zone of the worker that had it last.
         ended_spares: workers and process groups of the newest that have ended as spares.
@@ -127,6 +147,7 @@ class Members:
     slots: dict[int, int] = field(default_factory=dict)
     empty_since: dict[int, float] = field(default_factory=dict)
     deaths: WorkerExits = field(default_factory=WorkerExits)
+    starts: StartCounts = field(default_factory=StartCounts)
     furthest: Position = START
     zones: dict[int, str] = field(default_factory=dict)
     ended_spares: tuple[tuple[str, int], ...] = ()
