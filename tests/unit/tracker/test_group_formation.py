@@ -9,7 +9,14 @@ from ftcomm_tracker.core.events import ConnectionLost, Note, Stalled, Supervised
 from ftcomm_tracker.core.group_formation import MAX_ROWS, missing_workers
 from ftcomm_tracker.core.reporting.explain import explain
 from ftcomm_tracker.core.roster import JobState, Roster
-from tests.unit.tracker.roster_scenario import SETTINGS, ScenarioRun, hello, running, sends
+from tests.unit.tracker.roster_scenario import (
+    SETTINGS,
+    ScenarioRun,
+    decisions,
+    hello,
+    running,
+    sends,
+)
 from tests.unit.tracker.test_explain import document, sentences
 
 
@@ -178,6 +185,30 @@ def test_spares_are_not_counted_among_those_who_are_here() -> None:
             " in 570 s"
         )
     ]
+
+
+def test_spares_get_the_ranks_of_those_who_do_not_come_in_time() -> None:
+    """As in a later attempt, when the host of a worker whose rank a spare had is gone for good."""
+    scenario = forming(2)
+    scenario.joined(1, hello("1"))
+    scenario.joined(2, hello("b", spare=True))
+    scenario.joined(3, hello("a", spare=True))
+    scenario.tick(599.9)
+    before = scenario.roster.state
+    said = notes(scenario.tick(600.0))
+    assert said[0] == (
+        "the group was not complete 600 s after its first worker came: 1 of 2 workers are here;"
+        " missing: worker 0: spares take the places"
+    )
+    assert [place.worker_id for place in scenario.roster.durable.places] == ["1", "b"]
+    assert (before, scenario.roster.state) == (JobState.FORMING, JobState.COLLECTING)
+
+
+def test_too_few_spares_leave_the_group_incomplete() -> None:
+    scenario = forming(3)
+    scenario.joined(1, hello("1"))
+    scenario.joined(2, hello("a", spare=True))
+    assert {told.error for told in decisions(scenario.tick(600.0)).values()} == {"RankLostError"}
 
 
 def test_ids_that_nobody_has_named_are_counted() -> None:

@@ -1,6 +1,7 @@
 """Admission: a worker says hello; is it new, back, displaced, spare, or refused? (R1, R13)."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 
 from ftcomm import __version__
@@ -325,10 +326,29 @@ def assign_spare(group: GroupState, rank: int) -> None:
 def _form(group: GroupState) -> None:
     """Enough workers: ranks follow sorted worker ids, for good (rule R5)."""
     workers = [peer for peer in group.members.peers.values() if not peer.hello.spare]
-    if len(workers) < group.durable.world_size:
-        return
-    chosen = sorted(workers, key=lambda p: (_natural(p.hello.worker_id), p.hello.worker_id))
-    chosen = chosen[: group.durable.world_size]
+    if len(workers) >= group.durable.world_size:
+        _give_places(group, _in_order(workers)[: group.durable.world_size])
+
+
+def form_with_spares(group: GroupState, why: str) -> bool:
+    """Let spares have the ranks of workers that have not come in time; False if they are too few.
+
+    In a later attempt a worker may be gone for good whose rank a spare had in the one before.
+    """
+    peers = sorted(group.members.peers.values(), key=lambda p: (p.hello.spare, p.conn))
+    if len(peers) < group.durable.world_size:
+        return False
+    group.note("warning", f"{why}: spares take the places")
+    _give_places(group, _in_order(peers[: group.durable.world_size]))
+    return True
+
+
+def _in_order(peers: Iterable[Peer]) -> list[Peer]:
+    return sorted(peers, key=lambda p: (_natural(p.hello.worker_id), p.hello.worker_id))
+
+
+def _give_places(group: GroupState, chosen: list[Peer]) -> None:
+    """Give the ranks to these peers, in this order, and begin the first epoch."""
     places = tuple(
         RankOwner(p.hello.worker_id, p.incarnation, p.hello.nonce, p.hello.host) for p in chosen
     )

@@ -20,7 +20,7 @@ from ftcomm.config.job_settings import JobSettings
 from ftcomm.protocol.messages import HeartbeatAck
 from ftcomm.protocol.operator_messages import WorkerStatusReply
 from ftcomm.protocol.position import Position
-from ftcomm_tracker.core.admission import assign_spare, on_joined
+from ftcomm_tracker.core.admission import assign_spare, form_with_spares, on_joined
 from ftcomm_tracker.core.durable.group_journals import advance_journals
 from ftcomm_tracker.core.durable.group_versions import advance_versions, on_store_event
 from ftcomm_tracker.core.durable.store_facts import NO_STORE, StoreFacts
@@ -395,12 +395,9 @@ class Roster:
         left_s = group.forming.ends_at - group.now
         if left_s <= 0:
             within_s = group.settings.form_within
-            end_with_error(
-                group,
-                "RankLostError",
-                f"the group was not complete {within_s:g} s after its first worker came: {here}",
-                group.members.progress(),
-            )
+            text = f"the group was not complete {within_s:g} s after its first worker came: {here}"
+            if not form_with_spares(group, text):
+                end_with_error(group, "RankLostError", text, group.members.progress())
         elif group.forming.is_reminder_due(group.now):
             end = f"; the job fails in {left_s:.0f} s" if left_s < float("inf") else ""
             group.note("warning", f"the group is not complete: {here}{end}")
