@@ -5,6 +5,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NoReturn
 
 import pytest
@@ -14,16 +15,26 @@ import trio.testing
 from ftcomm.config.environment import read_token
 from ftcomm.config.job_settings import MIN_DETECT_WITHIN_S
 from ftcomm.errors import AuthenticationError, ProtocolError, TrackerLostError
-from ftcomm.protocol.codec import Decoder
+from ftcomm.protocol.codec import Decoder, encode
 from ftcomm.protocol.handshake import NONCE_BYTES, ServerHandshake
 from ftcomm.protocol.messages import Closed, ControlMessage, Revoke, Welcome
-from ftcomm.protocol.operator_messages import DeathNotice, StopRequest, WorkerStatusReply
+from ftcomm.protocol.operator_messages import (
+    DeathNotice,
+    GivenUpNotice,
+    LivenessAssertion,
+    StopRequest,
+    WorkerStatusReply,
+    WorkerStatusRequest,
+)
 from ftcomm.protocol.position import START, Position
 from ftcomm_tracker.core.events import Died, GivenUp, JobEnded, Supervised
+from ftcomm_tracker.core.rebuild.decision import Rebuild
+from ftcomm_tracker.core.roster import Roster
+from ftcomm_tracker.core.standby.watch import Standby
 from ftcomm_tracker.launcher import remote_tracker
 from ftcomm_tracker.launcher.remote_tracker import RemoteJob
 from ftcomm_tracker.server.connections.authentication import receive_exactly
-from ftcomm_tracker.server.open_job import OpenJob
+from ftcomm_tracker.server.open_job import OpenJob, ServeOptions, open_job
 from tests.unit.tracker.harness import client, hello, tracker
 from tests.unit.tracker.roster_scenario import report
 
@@ -220,17 +231,24 @@ async def test_of_a_worker_that_has_closed_only_the_jobs_end_is_unknown(tmp_path
 
 
 class Line:
-    """A connection to a tracker that answers nothing."""
+    """A connection to a tracker that answers the first question, and then hangs up or is silent."""
 
-    def __init__(self, take: Callable[[ControlMessage], None]) -> None:
+    def __init__(self, take: Callable[[ControlMessage], None], *, hangs_up: bool = False) -> None:
         self._take = take
         self._decoder = Decoder()
+        self._asked = trio.Event()
+        self._answers = iter([encode(answer(0, 1)), *([b""] if hangs_up else [])])
 
     async def send_all(self, data: bytes) -> None:
         for message in self._decoder.feed(data):
             self._take(message)
+            if isinstance(message, WorkerStatusRequest):
+                self._asked.set()
 
     async def receive_some(self) -> bytes:
+        await self._asked.wait()
+        for data in self._answers:
+            return data
         await trio.sleep_forever()
         raise AssertionError
 
@@ -285,3 +303,132 @@ async def test_deaths_that_push_out_the_one_being_told_are_told(
     view = RemoteJob([("tracker", 4711)], b"", "0", patience_s=600)
     with trio.fail_after(60):
         assert await deaths_told(monkeypatch, view, 3) == [0, 1, 2]
+
+
+async def test_each_new_connection_is_tried_with_the_first_tracker_first(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one leads at most for as long as the first is away."""
+    dialled: list[str] = []
+    enough = trio.Event()
+
+    @contextlib.asynccontextmanager
+    async def open_line(route: tuple[str, int], _: object) -> AsyncIterator[Line]:
+        dialled.append(route[0])
+        if len(dialled) == 1:
+            raise ConnectionRefusedError("refused")
+        if len(dialled) == 5:
+            enough.set()
+        yield Line(lambda _: None, hangs_up=True)
+
+    monkeypatch.setattr(remote_tracker, "open_operator", open_line)
+    view = RemoteJob([("first", 1), ("second", 2)], b"", "0", patience_s=600)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(view.run)
+        await enough.wait()
+        nursery.cancel_scope.cancel()
+    assert dialled == ["first", "second", "first", "first", "first"]
+
+
+async def test_a_tracker_that_hangs_up_unasked_is_told_nothing_and_the_next_one_is_dialled(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits beside the one that leads: what it was told would be lost."""
+    told: dict[str, list[ControlMessage]] = {"waits": [], "leads": []}
+    death = trio.Event()
+
+    class Silent(Line):
+        async def receive_some(self) -> bytes:
+            await trio.testing.wait_all_tasks_blocked()
+            return b""
+
+    @contextlib.asynccontextmanager
+    async def open_line(route: tuple[str, int], _: object) -> AsyncIterator[Line]:
+        def take(message: ControlMessage) -> None:
+            told[route[0]].append(message)
+            if isinstance(message, DeathNotice):
+                death.set()
+
+        yield (Silent if route[0] == "waits" else Line)(take)
+
+    monkeypatch.setattr(remote_tracker, "open_operator", open_line)
+    view = RemoteJob([("waits", 1), ("leads", 2)], b"", "0", patience_s=600)
+    view.post(dead(0))
+    view.post(GivenUp("0", "it died of old age"))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(view.run)
+        await death.wait()
+        nursery.cancel_scope.cancel()
+    assert {type(each) for each in told["waits"]} == {WorkerStatusRequest}
+    assert {type(each) for each in told["leads"]} >= {DeathNotice, GivenUpNotice}
+
+
+@contextlib.asynccontextmanager
+async def waiting_tracker(
+    state_dir: Path, token_file: Path
+) -> AsyncIterator[tuple[OpenJob, Standby]]:
+    """A tracker that waits beside another one, and has not read the store yet."""
+    job = await open_job(ServeOptions(2, state_dir=state_dir, token_file=token_file))
+    now = trio.current_time()
+    standby = Standby(now)
+    rebuild = Rebuild(b"waits", 2, standby=standby)
+    job.server._loop.roster = Roster(
+        job.settings, job.durable, generation=9, now=now, tracker=b"waits", rebuild=rebuild
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(job.server.run)
+        yield job, standby
+        nursery.cancel_scope.cancel()
+    job.journal.close()
+
+
+async def test_of_two_trackers_a_supervisor_comes_back_to_the_one_that_leads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_dialled = trio.Event()
+    faults = SimpleNamespace(accepted=is_dialled.set, performed=lambda _: None)
+    async with tracker(tmp_path / "first") as job:
+        first, file = job.server.address, job.token_file
+    async with (
+        waiting_tracker(tmp_path / "second", file) as (waits, _),
+        trio.open_nursery() as nursery,
+    ):
+        monkeypatch.setattr(waits.server, "faults", faults)
+        view = RemoteJob([first, waits.server.address], read_token(file), "0", patience_s=30)
+        async with tracker(tmp_path / "first"):
+            nursery.start_soon(view.run)
+            await view.catch_up()
+        await is_dialled.wait()
+        async with tracker(tmp_path / "first"):
+            await view.catch_up()
+            assert view.summary() == "forming, epoch 0, at -1.0"
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        WorkerStatusRequest(1, "0", "host", 0, 0),
+        LivenessAssertion("0"),
+        GivenUpNotice("0", "old age", False),
+        DeathNotice("0", 4711, "was killed by SIGKILL"),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+async def test_a_tracker_that_waits_beside_another_hears_no_supervisor(
+    tmp_path: Path, message: ControlMessage
+) -> None:
+    """Once the other one is silent it does: with all workers lost, nobody else would call."""
+    async with tracker(tmp_path / "first") as job:
+        file = job.token_file
+    async with waiting_tracker(tmp_path / "second", file) as (waits, standby):
+        async with client(waits, "operator") as supervisor:
+            await supervisor.send(message)
+            assert await supervisor.receive() is None
+        rebuild = waits.server._roster.rebuild
+        assert rebuild is not None
+        assert not rebuild.later
+        standby.is_silent = True
+        async with client(waits, "operator") as supervisor:
+            await supervisor.send(message)
+            assert await supervisor.receive() is not None

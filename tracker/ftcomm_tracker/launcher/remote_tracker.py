@@ -203,7 +203,6 @@ class RemoteJob:
             for host, port in self._routes:
                 try:
                     await self._one_connection(host, port)
-                    failures = 0
                     self._why_not = "it ended the connection"
                 except (AuthenticationError, ProtocolVersionError) as error:
                     if self._standing is None:
@@ -213,11 +212,12 @@ class RemoteJob:
                 except (*_LOST, ProtocolError) as error:
                     self._why_not = f"{join_address(host, port)}: {describe(error)}"
                 finally:
-                    if self._attached:
-                        silence = Reminder(trio.current_time())
-                    self._attached = False
+                    answered, self._attached = self._attached, False
                 if self.over.is_set():
                     return
+                if answered:  # the first tracker leads, unless it is away
+                    failures, silence = 0, Reminder(trio.current_time())
+                    break
             if silence.is_due(trio.current_time()):
                 self._say_that_none_answers()
             failures += 1
@@ -242,7 +242,6 @@ class RemoteJob:
         async with contextlib.AsyncExitStack() as stack:
             with trio.fail_after(DIAL_DEADLINE_S):
                 stream = await stack.enter_async_context(open_operator((host, port), self._token))
-            self._attached = True
             await self._converse(stream)
 
     async def _converse(self, stream: trio.SocketStream) -> None:
@@ -271,7 +270,7 @@ class RemoteJob:
         match message:
             case WorkerStatusReply():
                 self._must_be_newest(message.attempt, message.generation)
-                self._standing = message
+                self._standing, self._attached = message, True
                 self._answered = max(self._answered, message.number)
                 if message.over:
                     self.outcome = JobEnded(not message.error, message.error, message.cause)
@@ -298,9 +297,16 @@ class RemoteJob:
         self._generations[attempt] = generation
 
     async def _write(self, stream: trio.SocketStream, scope: trio.CancelScope) -> None:
-        """Say what is to be said; at least one question in each `detect_within`."""
+        """Say what is to be said; at least one question in each `detect_within`.
+
+        A tracker that waits beside the one that leads hangs up at the first question: what it was
+        told before would be lost.
+        """
         told = asked = 0
         try:
+            await stream.send_all(encode(self._question(0)))
+            while not self._attached:
+                await self._news.wait()
             while True:
                 self._wake = trio.Event()
                 if self._given_up is not None and not told:

@@ -38,6 +38,7 @@ from ftcomm_tracker.core.reporting.status import status_document
 from ftcomm_tracker.server.outgoing.dial_back import DialBacks
 
 OPERATOR_IDLE_S = 30.0  # a command asks within milliseconds, a supervisor each `detect_within`
+OF_SUPERVISORS = (WorkerStatusRequest, LivenessAssertion, GivenUpNotice, DeathNotice)
 
 
 class TrackerOperations(Protocol):
@@ -46,6 +47,10 @@ class TrackerOperations(Protocol):
     @property
     def detect_within_s(self) -> float:
         """Seconds after which a silent worker loses its place."""
+
+    @property
+    def sends_away(self) -> bool:
+        """True while this tracker waits beside another one, which leads the job."""
 
     def send(self, conn: int, message: ControlMessage) -> None:
         """Send on a connection that may have ended; returns at once."""
@@ -90,6 +95,8 @@ class Operators:
     ) -> None:
         """Answer `first` and what follows it, until the operator ends or has long been silent.
 
+        A supervisor is hung up on while another tracker leads: it would stay, and that one miss it.
+
         Raises:
             ProtocolError: it said what an operator may not say.
         """
@@ -97,7 +104,7 @@ class Operators:
             raise ProtocolError(f"role {role!r} has no business with the tracker")
         message: ControlMessage | None = first
         try:
-            while message is not None:
+            while message is not None and not self._is_for_another(message):
                 await self._answer(conn, message)
                 message = None
                 with trio.move_on_after(self._patience_s()):
@@ -117,6 +124,10 @@ class Operators:
         for conn in supervisors:
             self._tracker.send(conn, KillOrder(worker_id))
         return bool(supervisors) or self._tracker.kill_own(worker_id)
+
+    def _is_for_another(self, message: ControlMessage) -> bool:
+        """True if the tracker that leads the job must hear this, and it is not this one."""
+        return isinstance(message, OF_SUPERVISORS) and self._tracker.sends_away
 
     def _patience_s(self) -> float:
         return max(OPERATOR_IDLE_S, 3 * self._tracker.detect_within_s)

@@ -151,6 +151,12 @@ class Server:
         return self._roster.settings.detect_within
 
     @property
+    def sends_away(self) -> bool:
+        """True while this tracker waits beside another one, which leads the job."""
+        rebuild = self._roster.rebuild
+        return rebuild is not None and rebuild.standby is not None and rebuild.standby.sends_away
+
+    @property
     def has_callers(self) -> bool:
         """True while a worker, a supervisor or an operator is connected."""
         return not self._connections.is_empty

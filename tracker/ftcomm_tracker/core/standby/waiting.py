@@ -29,7 +29,7 @@ def hold(group: GroupState, rebuild: Rebuild, conn: int, hello: Hello) -> None:
     standby = rebuild.standby
     assert standby is not None
     standby.floor = max(standby.floor, hello.generation)
-    if standby.phase is Phase.WAITING and not standby.is_silent:  # or the store is not read yet
+    if standby.sends_away:  # or the store is not read yet
         standby.note_call(hello, group.now)
         group.effects.append(Disconnect(conn, "another tracker leads the job"))
         return
@@ -74,7 +74,7 @@ def hear_store(group: GroupState, rebuild: Rebuild, event: StoreSeen | Claimed) 
             if standby.is_silent and not was_silent and event.leader:
                 group.note("warning", f"{event.leader} does not beat in the store any more")
             standby.trouble = event.trouble
-            if standby.phase is Phase.WAITING and not standby.is_silent:
+            if standby.sends_away:
                 send_away(group, rebuild)
         case Claimed(None):  # it was made from what is old by now
             standby.phase, standby.chain = Phase.WAITING, None

@@ -80,6 +80,11 @@ class Standby:
         return f"{chain.series}.{chain.newest_attempt}" if chain and chain.series else ""
 
     @property
+    def sends_away(self) -> bool:
+        """True while another tracker leads, as far as is known: all who call belong there."""
+        return self.phase is Phase.WAITING and not self.is_silent
+
+    @property
     def is_over(self) -> bool:
         """True if the job has ended; after another end an operator may start it again."""
         assert self.chain is not None
