@@ -13,7 +13,7 @@ from typing import assert_never
 import trio
 
 import ftcomm
-from ftcomm.errors import ConfigError, FtcommError, RolledBackError
+from ftcomm.errors import ConfigError, FtcommError, JobLostError, RolledBackError
 from ftcomm.protocol.messages import ControlMessage
 from ftcomm.protocol.operator_messages import WorkerStatusReply
 from ftcomm.protocol.position import Position
@@ -58,6 +58,9 @@ from ftcomm_tracker.server.store.chain_task import ChainTask
 from ftcomm_tracker.server.store.job_store import JobStore
 from ftcomm_tracker.server.token_file import TokenFile
 
+# Where the state directory says that the job has ended, its tracker says no more than that.
+READ_WHY = "read why the workers died or left"
+IN_ANOTHER_PLACE = "to go on from the store then, serve with another --state-dir"
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 log = logging.getLogger("ftcomm_tracker")
@@ -238,7 +241,8 @@ class Server:
                 await self._loop.run(self._is_over)
                 while self._store.must_begin:
                     self._connections.finish_all()
-                    self._loop.go_on(await self._store.next_roster(self._roster, self._journal))
+                    self._loop.go_on(await self._next_roster())
+                    self._note_end(self._roster.durable)
                     await self._loop.run(self._is_over)
                 await self._connections.flush()
             except FtcommError as error:
@@ -251,6 +255,23 @@ class Server:
             raise failure
         assert self.outcome is not None
         return self.outcome
+
+    async def _next_roster(self) -> Roster:
+        """Begin the next attempt; if none may follow, stay for those who come to hear of it."""
+        try:
+            return await self._store.next_roster(self._roster, self._journal)
+        except JobLostError as error:
+            if self.launcher_kills is not None:  # this process's own workers end with it
+                raise
+            log.warning(
+                "the job has ended: %s; workers and supervisors are told so for up to %g s",
+                error.cause,
+                self._roster.settings.reattach_within,
+            )
+            has_own = error.remedy != error.default_remedy  # which is of commands that go on
+            remedy = f"{error.remedy if has_own else READ_WHY}; {IN_ANOTHER_PLACE}"
+            self._failure = JobLostError(error.cause, remedy=remedy)
+            return await self._store.ended_roster(self._roster, self._journal, error)
 
     async def close(self) -> None:
         """Give the address and the journal back without serving."""
@@ -298,7 +319,7 @@ class Server:
             case Disconnect(conn, reason):
                 self._connections.finish(conn, reason)
             case Persist(durable):
-                self._persist(durable)
+                self._note_end(durable)
             case TakeGeneration(generation, old_trackers):
                 self._store.lead(self._roster.durable, generation)
                 notices = OldTrackers(self._token.token, self._roster.durable.job_id, generation)
@@ -335,7 +356,8 @@ class Server:
         """Send on a connection that may have ended; returns at once."""
         self._connections.send(conn, message)
 
-    def _persist(self, durable: Durable) -> None:
+    def _note_end(self, durable: Durable) -> None:
+        """If it is journalled how the job ends, let it be known."""
         decision = durable.fatal_decision
         if decision is not None and decision.error == RolledBackError.__name__:
             return  # the job goes on

@@ -21,12 +21,14 @@ from ftcomm.durable.chain_state import ChainState, chain_state
 from ftcomm.durable.opening import find_sign, leave_sign, open_store, probe
 from ftcomm.durable.records import (
     AttemptRecord,
+    EndedRecord,
     EpochRecord,
     VersionRecord,
 )
 from ftcomm.durable.store import DamagedObjectError, MissingObjectError, Store, StoreError
 from ftcomm.durable.verification import is_deleted, loss_of
-from ftcomm.errors import ConfigError, FtcommError, error_named
+from ftcomm.errors import ConfigError, FtcommError, JobLostError, error_named
+from ftcomm.protocol.messages import FatalDecision
 from ftcomm_tracker.core.durable.attempts import (
     OVERTAKEN,
     AttemptStart,
@@ -206,6 +208,49 @@ class ChainTask:
             tracker=lost.tracker,
             store=facts,
         )
+
+    async def ended_roster(self, lost: Roster, journal: Journal, why: JobLostError) -> Roster:
+        """Journal that no attempt follows; return the roster that says so to all who come.
+
+        Args:
+            lost: of the attempt that is over.
+            journal: of this tracker.
+            why: there is no next attempt.
+
+        Raises:
+            OvertakenError: another tracker leads the job.
+            StoreError: the store could not be reached for long.
+        """
+        error, generation = type(why).__name__, journal.generation
+        end = FatalDecision(error, why.cause[:4000], lost.durable.epoch, lost.progress(), -1)
+        if self.has_standby:  # R19: that one would begin attempts of its own
+            await self._record_end(end, generation)
+        self.must_begin = False
+        durable = replace(lost.durable, fatal_decision=end)
+        journal.write(durable.to_wire(), epoch=durable.epoch)
+        now_us = int(time.time() * 1e6)
+        return Roster(
+            lost.settings,
+            durable,
+            generation=generation,
+            now=trio.current_time(),
+            tracker=lost.tracker,
+            store=facts_of(self._chain).facts_of(durable.attempt, now_us),
+        )
+
+    async def _record_end(self, end: FatalDecision, generation: int) -> None:
+        record = EndedRecord(
+            attempt=self._state().newest_attempt,
+            generation=generation,
+            error=end.error,
+            cause=end.cause,
+            epoch=end.epoch,
+            position=end.position,
+            rank=end.rank,
+        )
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        if not await self._patiently(self._chain.put_next, record, nonce):
+            raise OvertakenError(f"{self._store.url}: another tracker leads the job")
 
     # --- without a journal --------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from typing import assert_never
 
 import trio
 
-from ftcomm.errors import FtcommError
+from ftcomm.errors import FtcommError, JobLostError
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.events import (
     Event,
@@ -76,6 +76,11 @@ class JobStore:
         """Journal the next attempt, and return its roster; see `ChainTask.next_roster`."""
         assert self._chain is not None
         return await self._chain.next_roster(lost, journal)
+
+    async def ended_roster(self, lost: Roster, journal: Journal, why: JobLostError) -> Roster:
+        """Journal that no attempt follows, and return the roster that says so."""
+        assert self._chain is not None
+        return await self._chain.ended_roster(lost, journal, why)
 
     def lead(self, durable: Durable, generation: int) -> None:
         """Put the records of this attempt from now on, if the job has a store."""
