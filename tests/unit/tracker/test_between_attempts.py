@@ -1,13 +1,16 @@
-"""A served job between two attempts: that none may follow is said and journalled."""
+"""A served job between two attempts: what its supervisors hear, and that none may follow."""
 
 import contextlib
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 import trio
+import trio.testing
 
+from ftcomm.config.environment import read_token
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.durable.chain import Chain, OvertakenError
 from ftcomm.durable.chain_state import chain_state
@@ -15,13 +18,17 @@ from ftcomm.durable.directory_store import DirectoryStore
 from ftcomm.durable.records import EndedRecord
 from ftcomm.durable.store import StoreError
 from ftcomm.errors import JobLostError
+from ftcomm.protocol.operator_messages import WorkerStatusReply, WorkerStatusRequest
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.events import JobEnded, StartAttempt, Tick
 from ftcomm_tracker.core.roster import Roster
+from ftcomm_tracker.launcher.remote_tracker import RemoteJob
 from ftcomm_tracker.server.journal import Journal
 from ftcomm_tracker.server.open_job import OpenJob, ServeOptions, open_job
+from ftcomm_tracker.server.store import chain_task
 from ftcomm_tracker.server.store.chain_task import ChainTask
 from tests.unit.durable.stored_job import StoredJob
+from tests.unit.tracker.harness import client
 from tests.unit.tracker.test_remote_tracker import remote
 
 pytestmark = pytest.mark.trio
@@ -144,3 +151,45 @@ async def test_a_tracker_that_waits_beside_is_kept_from_attempts_of_its_own(
     record = chain_state(Chain(stored.store).read()).ended
     assert isinstance(record, EndedRecord)
     assert (record.attempt, record.error, record.cause) == (2, "JobLostError", why.value.cause)
+
+
+class Blocked:
+    """A verification that lasts until it is released."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun = trio.Event()
+        self.go_on = threading.Event()
+        monkeypatch.setattr(chain_task, "loss_of", self._verify)
+
+    def _verify(self, *_: object) -> tuple[str, list[str]]:
+        trio.from_thread.run_sync(self.begun.set)
+        self.go_on.wait()
+        return "", []
+
+
+async def test_supervisors_are_answered_while_a_checkpoint_is_verified(
+    tmp_path: Path, stored: StoredJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer is to no question of theirs: they wait for the attempt, and start no worker."""
+    with trio.fail_after(30):
+        async with served(tmp_path, detect_within=3) as job, trio.open_nursery() as nursery:
+            blocked = Blocked(monkeypatch)
+            try:
+                end_attempt(job)
+                await blocked.begun.wait()
+                async with client(job, "operator") as supervisor:
+                    await supervisor.send(WorkerStatusRequest(7, "0", "host", 0, 0))
+                    meanwhile = await supervisor.receive_a(WorkerStatusReply)
+                assert isinstance(meanwhile, WorkerStatusReply)
+                assert (meanwhile.number, meanwhile.over, meanwhile.attempt) == (0, False, 2)
+                token = read_token(job.token_file)
+                view = RemoteJob([job.server.address], token, "0", patience_s=30)
+                nursery.start_soon(view.run)
+                while not view.attempt:
+                    await trio.testing.wait_all_tasks_blocked(0.01)
+                assert not view._answered
+            finally:
+                blocked.go_on.set()
+            await view.catch_up()
+            assert view.attempt == 3
+            nursery.cancel_scope.cancel()

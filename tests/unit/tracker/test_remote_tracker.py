@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NoReturn
@@ -171,6 +172,22 @@ async def test_without_a_tracker_it_does_not_wait_for_ever(tmp_path: Path) -> No
     view = RemoteJob([address], token, "0", patience_s=0)
     with pytest.raises(TrackerLostError, match="whether worker 0 has closed is not known"):
         await view.catch_up()
+
+
+async def test_a_tracker_that_is_about_to_begin_an_attempt_is_waited_for(
+    mock_clock: trio.testing.MockClock,
+) -> None:
+    """It reads a checkpoint of any size first, and says meanwhile that it is there."""
+    view = RemoteJob([("tracker", 4711)], b"", "0", patience_s=10)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(view.catch_up)
+        for _ in range(6):
+            await trio.testing.wait_all_tasks_blocked()
+            mock_clock.jump(6)
+            await trio.testing.wait_all_tasks_blocked()
+            view._hear(replace(answer(1, 1), number=0))
+        assert nursery.child_tasks
+        view._hear(answer(2, 1))
 
 
 async def test_a_unknown_peer_at_the_trackers_address_does_not_end_the_supervisor(

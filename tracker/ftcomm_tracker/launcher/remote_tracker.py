@@ -120,14 +120,18 @@ class RemoteJob:
     async def catch_up(self) -> None:
         """Return when the tracker has answered a question put now, or the job is over.
 
+        It may be about to begin an attempt, and says that it is there: then it is waited for.
+
         Raises:
-            TrackerLostError: it did not in time.
+            TrackerLostError: it was not heard in time.
         """
-        mine = self._ask()
-        with trio.move_on_after(self._patience_s):
-            while self._answered < mine and not self.over.is_set():
+        mine, is_heard = self._ask(), True
+        while is_heard:
+            if self._answered >= mine or self.over.is_set():
+                return
+            with trio.move_on_after(self._patience_s) as patience:
                 await self._news.wait()
-            return
+            is_heard = not patience.cancelled_caught
         unknown = f"whether worker {self._worker_id} has closed is not known"
         if self.has_closed(self._worker_id):
             unknown = f"worker {self._worker_id} has closed; how the job ended is not known"

@@ -52,6 +52,10 @@ class TrackerOperations(Protocol):
     def sends_away(self) -> bool:
         """True while this tracker waits beside another one, which leads the job."""
 
+    @property
+    def is_between_attempts(self) -> bool:
+        """True while the next attempt is about to begin; no event is taken in meanwhile."""
+
     def send(self, conn: int, message: ControlMessage) -> None:
         """Send on a connection that may have ended; returns at once."""
 
@@ -132,6 +136,17 @@ class Operators:
     def _patience_s(self) -> float:
         return max(OPERATOR_IDLE_S, 3 * self._tracker.detect_within_s)
 
+    async def _answer_supervisor(self, conn: int, asked: WorkerStatusRequest) -> None:
+        """Answer a question; between two attempts say only that this tracker is there."""
+        tracker, worker_id, number = self._tracker, asked.worker_id, asked.number
+        self._supervised[conn] = worker_id
+        if tracker.is_between_attempts:
+            number = 0  # the answer to no question: it asks again, and starts no worker before
+        else:
+            tracker.post(Supervised(worker_id, asked.host, asked.pid, asked.age_ms / 1000))
+            await tracker.catch_up()  # what the worker said last counts
+        tracker.send(conn, tracker.standing_of(worker_id, number))
+
     async def _answer(self, conn: int, message: ControlMessage) -> None:
         tracker = self._tracker
         done = partial(tracker.send, conn, Done())
@@ -150,11 +165,8 @@ class Operators:
                 tracker.post(Superseded(job_id, generation), done)
             case KillRequest(worker_id):
                 tracker.send(conn, KillReply(self._order_kill(worker_id)))
-            case WorkerStatusRequest(number, worker_id, host, pid, age_ms):
-                self._supervised[conn] = worker_id
-                tracker.post(Supervised(worker_id, host, pid, age_ms / 1000))
-                await tracker.catch_up()  # what the worker said last counts
-                tracker.send(conn, tracker.standing_of(worker_id, number))
+            case WorkerStatusRequest():
+                await self._answer_supervisor(conn, message)
             case DialBack(port, nonce):
                 host = tracker.host_of(conn)
                 tracker.send(conn, DialedBack(host, await self._dial_backs.dial(host, port, nonce)))

@@ -160,6 +160,11 @@ class Server:
         return rebuild is not None and rebuild.standby is not None and rebuild.standby.sends_away
 
     @property
+    def is_between_attempts(self) -> bool:
+        """True while the next attempt is about to begin: a checkpoint may be read for long."""
+        return self._store.must_begin
+
+    @property
     def has_callers(self) -> bool:
         """True while a worker, a supervisor or an operator is connected."""
         return not self._connections.is_empty
