@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from ftcomm.errors import ProtocolError
-from ftcomm.protocol.frame_header import unpack_header
+from ftcomm.protocol.frame_header import FrameHeader, unpack_header
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import SIGNATURE_BYTES, Signature, agree, named_shape
 from ftcomm.transport.interruptions import LinkLost, SignatureMismatch
@@ -46,7 +46,7 @@ def check_header(
     length: int,
     *,
     shared_window: bool | None = False,
-) -> bool:
+) -> FrameHeader:
     """Accept the frame of rank `rank` or say what is wrong with it.
 
     A call site that differs is the one difference that is allowed.
@@ -61,7 +61,7 @@ def check_header(
             may.
 
     Returns:
-        Whether it says so.
+        What it says; `shared_window` and `after_messages` are news.
 
     Raises:
         SignatureMismatch: the peer runs another collective, or is at another position.
@@ -84,4 +84,4 @@ def check_header(
     if shared_window is not None and theirs.shared_window != shared_window:
         said = "in shared window" if theirs.shared_window else "in a place of each rank's own"
         raise LinkLost(rank, f"frame of a result that is made {said}, which was not expected")
-    return theirs.shared_window
+    return theirs

@@ -87,6 +87,7 @@ class ResultFetched:
     value: Any
     nbytes: int = 0
     site: str = ""
+    after_messages: bool = False
 
 
 @dataclass(frozen=True, slots=True)

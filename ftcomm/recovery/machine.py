@@ -95,6 +95,7 @@ from ftcomm.recovery.journal.journalling import Journalling
 from ftcomm.recovery.known_roster import known_roster
 from ftcomm.recovery.marked_versions import MarkedVersions
 from ftcomm.recovery.messages.message_exchange import MessageExchange
+from ftcomm.recovery.messages.message_reach import MessageReach
 from ftcomm.recovery.replica_placement import keep_stride
 from ftcomm.recovery.result_log import LogEntry, ResultLog
 from ftcomm.recovery.spares.prefetching import Prefetching
@@ -155,8 +156,9 @@ class WorkerMachine:
         self.progress = CallProgress(self.view, self.contact, self.log, self.checkpoints)
         self.contributed = ContributedCalls(self.view, self.contact, self.progress, self.log)
         self.copied = CopiedCalls(self.view, self.contact, self.progress, self.log)
-        self.messages = MessageExchange(self.view, self.contact, self.progress)
-        self.journalling = Journalling(self.view, self.progress, self.log, self.durables)
+        reach = MessageReach(self.progress)
+        self.messages = MessageExchange(self.view, self.contact, self.progress, reach)
+        self.journalling = Journalling(self.view, self.progress, self.log, self.durables, reach)
 
     def handle(self, event: Event, *, now: float) -> list[Effect]:
         """Take one event; return what the driver must do, in order."""
@@ -381,6 +383,8 @@ class WorkerMachine:
         entry = LogEntry(fetched.signature, fetched.value, fetched.nbytes, fetched.site)
         self.log.add(fetched.position, entry)
         self.copied.expect(fetched.position, entry)
+        if fetched.after_messages:
+            self.journalling.reach.begin_at(fetched.position)
         self.view.fetched += 1
         return [Wake()] if fetched.position == self.progress.position else []
 

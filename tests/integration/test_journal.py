@@ -37,12 +37,44 @@ with ftcomm.init() as comm:
 print("model", hashlib.sha256(weights.tobytes()).hexdigest())
 """
 
+BEFORE = 10  # results, and then a message
+DRAW = """
+import time
+from pathlib import Path
+import numpy as np, ftcomm
+from tests.integration import ended_job
+from tests.integration.journalled_results import await_results
+
+with ftcomm.init() as comm:
+    version, weights = comm.load_checkpoint(np.zeros(3))
+    if not version:
+        comm.checkpoint(weights, durable=True)
+    for call in range(BEFORE):
+        weights = weights + comm.allreduce(np.full(3, comm.rank + call))
+    await_results(Path(JOURNAL), comm.rank, 1, BEFORE)
+    drawn = np.zeros(1, np.int64)
+    if comm.rank == 0:
+        comm.send(np.array([time.time_ns()]), 1)  # another one in each attempt
+    if comm.rank == 1:
+        drawn = comm.recv(0)
+    total = comm.allreduce(drawn)
+    for call in range(AFTER):  # a group commit passes meanwhile
+        comm.allreduce(total)
+    ended_job.passed("step")
+    if comm.rank == 1:
+        print("result", int(total[0]) - int(drawn[0]), "beyond the message")
+    comm.checkpoint(weights, durable=True)
+"""
+
 
 class Job:
     """One job; each run is a new process with the same command."""
 
-    def __init__(self, folder: Path, versions: int = 3, awaited: int = CALLS // 2) -> None:
+    def __init__(
+        self, folder: Path, versions: int = 3, awaited: int = CALLS // 2, body: str = TRAIN
+    ) -> None:
         folder.mkdir()
+        self._body = body
         self._folder, self._runs = folder, 0
         self.journal = folder / "journal"
         self._head = f"VERSIONS, CALLS, AWAITED = {versions}, {CALLS}, {awaited}\n"
@@ -54,7 +86,8 @@ class Job:
         extra = {} if moment is None else settings(moment, claim)
         store, journal = str(self._folder / "store"), str(self.journal)
         options = ("--checkpoint", store, "--checkpoint-every", "1v", "--journal", journal)
-        done = run(*options, script=f"JOURNAL = {journal!r}\n{self._head}{TRAIN}", n=3, **extra)
+        script = f"JOURNAL = {journal!r}\n{self._head}{self._body}"
+        done = run(*options, script=script, n=3, **extra)
         assert done.returncode == (0 if moment is None else -9), done.stderr
         return done
 
@@ -138,6 +171,21 @@ def test_a_second_loss_goes_on_from_what_the_second_attempt_has_journalled(
     assert version == 1
     assert 16 <= before <= after
     assert models(done) == clean
+
+
+def test_no_result_of_an_old_message_is_used_beside_a_message_that_is_made_again(
+    tmp_path: Path,
+) -> None:
+    """The two ranks of the message leave no journal: the third one knows of it too."""
+    body = f"BEFORE, AFTER = {BEFORE}, 5000\n{DRAW}"
+    job = Job(tmp_path / "job", body=body)
+    job.run(Moment("worker", STEP, 1))
+    for path in journals(job.journal):
+        if not path.name.startswith("rank-2."):
+            path.unlink()
+    done = job.run()
+    assert "result 0 beyond the message" in done.stdout
+    assert replayed(done) == [(BEFORE, 1)]
 
 
 def test_a_directory_that_cannot_be_written_to_costs_a_warning(

@@ -87,6 +87,7 @@ async def _serve(driver: Driver, sock: ByteStream, epoch: int) -> None:
                 rank=item.rank,
                 digests=stored.digests,
                 site=found.site,
+                after_messages=found.after_messages,
             ),
         )
         await send_all(sock, raw)
@@ -99,6 +100,7 @@ class _Found(NamedTuple):
     stored: LoggedResult
     signature: bytes = b""
     site: str = ""
+    after_messages: bool = False
 
 
 def _look_up(driver: Driver, item: Item, state: LoggedResult | None) -> _Found | None:
@@ -112,7 +114,7 @@ def _look_up(driver: Driver, item: Item, state: LoggedResult | None) -> _Found |
     with driver.hub.lock:
         local = core.checkpoints.locals.get(item.position.version, item.rank)
         entry = core.log.get(item.position)
-        site = ""
+        site, after_messages = "", core.journalling.reach.covers(item.position)
         if entry is not None and is_contributed(entry.signature):
             reached = core.progress.position
             site = entry.site or core.progress.recent.site_of(item.position, reached)
@@ -121,7 +123,7 @@ def _look_up(driver: Driver, item: Item, state: LoggedResult | None) -> _Found |
     if entry is None:
         return None
     # a close that was served has no value of its own
-    return _Found(entry.value or EMPTY, entry.signature, site)
+    return _Found(entry.value or EMPTY, entry.signature, site, after_messages)
 
 
 async def _state(driver: Driver, sock: ByteStream, version: int) -> LoggedResult | None:
@@ -251,7 +253,8 @@ async def _content(
         stored = stored_from_wire(dtype, item.shape, parts[0])
         stored.digests = item.digests
         stored.scalar = scalar_of(item.signature)
-        return ResultFetched(epoch, item.position, item.signature, stored, item.nbytes, item.site)
+        content = item.signature, stored, item.nbytes, item.site, item.after_messages
+        return ResultFetched(epoch, item.position, *content)
     state = await _beside(behind_each_other, parts)
     if item.what == "checkpoint":
         return CheckpointFetched(epoch, version, state)

@@ -22,6 +22,7 @@ from ftcomm.recovery.events import (
 )
 from ftcomm.recovery.journal.found import FoundJournals
 from ftcomm.recovery.marked_versions import MarkedVersions
+from ftcomm.recovery.messages.message_reach import MessageReach
 from ftcomm.recovery.result_log import LogEntry, ResultLog
 from ftcomm.recovery.states import WorkerState
 
@@ -62,15 +63,22 @@ class Journalling:
     Attributes:
         found: what was read of an earlier attempt.
         is_reading: the report waits for that.
+        reach: results that are not journalled, as they may depend on a message.
     """
 
     def __init__(
-        self, view: EpochView, progress: CallProgress, log: ResultLog, durables: MarkedVersions
+        self,
+        view: EpochView,
+        progress: CallProgress,
+        log: ResultLog,
+        durables: MarkedVersions,
+        reach: MessageReach,
     ) -> None:
         self._view = view
         self._progress = progress
         self._log = log
         self._durables = durables
+        self.reach = reach
         self.found = FoundJournals()
         self.is_reading = False
         self._order: ReadJournal | None = None
@@ -195,6 +203,11 @@ class Journalling:
                 continue
             if is_contributed(entry.signature) or is_copied(entry.signature):
                 # R20: a later attempt makes all from there anew
+                looked_to, is_last = seqno, True
+                break
+            if self.reach.covers(position) and not view.holds:
+                # R16: a later attempt makes all messages again.  While this one holds, nothing was
+                # executed, and what it goes on from was journalled because it is free of them.
                 looked_to, is_last = seqno, True
                 break
             if results and (len(results) == BATCH_RESULTS or entry.nbytes > room):

@@ -23,12 +23,15 @@ HEADER = FrameHeader(7, Position(0, -1, 3), 2, 4096, SIGNATURE, "train.py:12")
     length=st.integers(0, frame_header.MAX_PAYLOAD),
     site=st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=24),
     shared_window=st.booleans(),
+    after_messages=st.booleans(),
 )
 def test_what_is_packed_is_unpacked(
-    epoch, branch, version, seqno, step, length, site, shared_window
+    epoch, branch, version, seqno, step, length, site, shared_window, after_messages
 ):
     position = Position(branch, version, seqno)
-    header = FrameHeader(epoch, position, step, length, SIGNATURE, site, shared_window)
+    header = FrameHeader(
+        epoch, position, step, length, SIGNATURE, site, shared_window, after_messages
+    )
     raw = pack_header(header)
     assert len(raw) == frame_header.HEADER_BYTES == 104
     assert unpack_header(raw) == unpack_header(bytearray(raw)) == header
@@ -54,7 +57,7 @@ def mutated(offset: int, value: bytes) -> bytes:
         (b"GET / HTTP/1.1\r\n".ljust(104), "begins with"),
         (mutated(0, b"\xc2"), "begins with"),
         (mutated(2, b"\x09"), "unknown kind 9"),
-        (mutated(3, b"\x02"), "flags 0x2"),
+        (mutated(3, b"\x04"), "flags 0x4"),
         (mutated(24, b"\xff" * 8), "claims"),
     ],
 )

@@ -11,7 +11,7 @@ from ftcomm.protocol.durable.journal_messages import (
     ResultsJournalled,
 )
 from ftcomm.protocol.durable.store_messages import Restore, VersionDurable
-from ftcomm.protocol.messages import Report, Revoke, Welcome
+from ftcomm.protocol.messages import Fetch, Report, Revoke, Welcome
 from ftcomm.protocol.position import PositionRange
 from ftcomm.protocol.signature import Kind, LogMode, Signature
 from ftcomm.recovery.events import (
@@ -20,6 +20,7 @@ from ftcomm.recovery.events import (
     Effect,
     JournalRead,
     JournalWritten,
+    ResultFetched,
     SendControl,
     StartJournalRead,
     VersionRestored,
@@ -27,6 +28,7 @@ from ftcomm.recovery.events import (
 from ftcomm.recovery.journal.found import FoundJournal, FoundJournals, FoundResult
 from ftcomm.recovery.journal.journalling import BATCH_RESULTS
 from ftcomm.recovery.machine import Identity, MachineLimits, NextStep, WorkerMachine
+from ftcomm.recovery.messages.message_exchange import MessageArrived
 from ftcomm.recovery.result_log import LogEntry
 from tests.unit.recovery.worker_scenario import CLOSE, NONCE, SIG, at, hear, plan
 
@@ -241,6 +243,72 @@ def test_a_journal_ends_at_a_call_whose_log_entry_is_not_its_result(log: LogMode
     assert batch is not None
     assert [position for position, _ in batch.results] == [at(3, 0)]
     assert batch.is_last
+
+
+def take_a_message(core: WorkerMachine) -> None:
+    epoch, version = core.view.epoch, core.progress.position.version
+    assert core.messages.arrive(MessageArrived(epoch, 1, version, b"t", 1, b"d", "a message"))
+    assert core.messages.receive(1, b"t", 0.0)[1] == "a message"
+
+
+def journalled(core: WorkerMachine) -> list[int]:
+    """The results of one batch, which is the last one for now."""
+    batch = core.journalling.take()
+    assert batch is not None
+    assert batch.is_last
+    return [position.seqno for position, _ in batch.results]
+
+
+def test_a_journal_ends_before_the_first_result_that_may_depend_on_a_message() -> None:
+    """A later attempt makes messages again: nothing made of the old ones is used beside them."""
+    core = restored(())
+    hear(core, plan(1, at(3, 0), prelude_length=0))
+    load(core)
+    completed(core, 2)
+    take_a_message(core)
+    completed(core, 3)
+    assert journalled(core) == [0, 1]
+
+
+def test_a_message_of_another_rank_ends_the_journal_where_a_frame_has_told_of_it() -> None:
+    core = restored(())
+    hear(core, plan(1, at(3, 0), prelude_length=0))
+    load(core)
+    completed(core, 1)
+    core.journalling.reach.begin_at(core.progress.position)
+    completed(core, 2)
+    assert journalled(core) == [0]
+
+
+def test_a_fetched_result_that_may_depend_on_a_message_is_not_journalled() -> None:
+    core = restored(())
+    fetches = (Fetch(1, PositionRange(3, 0, 3)),)
+    hear(core, plan(1, at(3, 3), prelude_length=0, fetches=fetches))
+    for seqno, after_messages in ((2, True), (1, True), (0, False)):
+        content = SIG, "value", 8, "", after_messages
+        core.handle(ResultFetched(1, at(3, seqno), *content), now=0.0)
+    assert core.log.positions() == [at(3, 0), at(3, 1), at(3, 2)]
+    assert journalled(core) == [0]
+
+
+def test_what_an_attempt_goes_on_from_is_journalled_whatever_is_received_meanwhile() -> None:
+    core = held(restored())
+    load(core)
+    take_a_message(core)
+    assert journalled(core) == [0, 1]
+
+
+def test_the_next_version_is_free_of_messages_again() -> None:
+    core = restored(())
+    hear(core, plan(1, at(3, 0), prelude_length=0))
+    load(core)
+    take_a_message(core)
+    reach = core.journalling.reach
+    reach.begin_at(at(3, 4))  # a later one of the same version
+    assert [reach.covers(at(3, 0)), reach.covers(at(4, 0))] == [True, False]
+    reach.begin_at(at(4, 1))
+    reach.begin_at(at(3, 0))  # of a version that is over
+    assert [reach.covers(at(4, 0)), reach.covers(at(4, 1))] == [False, True]
 
 
 def test_an_attempt_that_never_begins_is_not_awaited_for_ever() -> None:

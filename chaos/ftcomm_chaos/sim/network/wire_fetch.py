@@ -167,10 +167,9 @@ class ItemReader:
             return CheckpointFetched(self._epoch, version, values[0])
         if item.what == "local":
             return LocalFetched(self._epoch, version, item.rank, values[0])
-        if item.digests:
-            found = InputDigests(item.digests)
-            return ResultFetched(self._epoch, item.position, item.signature, found)
-        return ResultFetched(self._epoch, item.position, item.signature, values)
+        found = InputDigests(item.digests) if item.digests else values
+        content = item.signature, found, 0, "", item.after_messages
+        return ResultFetched(self._epoch, item.position, *content)
 
 
 class FetchServer:
@@ -243,12 +242,14 @@ class FetchServer:
 def item_bytes(item: Item) -> bytes:
     """An item as it travels."""
     if isinstance(item, ResultFetched):
-        if isinstance(item.value, InputDigests):
-            digests = item.value.digests
-            return _framed("result", item.position, b"", signature=item.signature, digests=digests)
-        values = item.value or ()  # a close that was served has no value
+        values, digests = item.value or (), b""  # a close that was served has no value
+        if isinstance(values, InputDigests):
+            values, digests = (), values.digests
         raw = b"".join(RESULT.pack(value) for value in values)
-        return _framed("result", item.position, raw, signature=item.signature)
+        return _framed(
+            "result", item.position, raw, signature=item.signature, digests=digests,
+            after_messages=item.after_messages,
+        )  # fmt: skip
     position, raw = Position(0, item.version, 0), STATE.pack(item.value)
     if isinstance(item, LocalFetched):
         return _framed("local", position, raw, rank=item.rank)
@@ -263,6 +264,7 @@ def _framed(
     signature: bytes = b"",
     rank: int = -1,
     digests: bytes = b"",
+    after_messages: bool = False,
 ) -> bytes:
     head = FetchItem(
         what=what,
@@ -273,5 +275,6 @@ def _framed(
         nbytes=len(raw),
         rank=rank,
         digests=digests,
+        after_messages=after_messages,
     )
     return encode(head) + raw
