@@ -47,7 +47,7 @@ def rendezvous(_url: str, *_: Any, **_options: Any) -> Iterator[tuple[Any, int, 
 
 
 def create(_store: Any, rank: int, size: int, _timeout: Any) -> FtcommGroup:
-    """The group that torch asks for.
+    """The group that torch asks for: the default one, if there is none yet.
 
     Raises:
         ConfigError: it is not the group of all ranks.
@@ -63,4 +63,4 @@ def create(_store: Any, rank: int, size: int, _timeout: Any) -> FtcommGroup:
             f"torch calls this process rank {rank}, ftcomm calls it rank {comm.rank}",
             remedy="pass init_method='ftcomm://', or rank=comm.rank, to init_process_group",
         )
-    return FtcommGroup(comm)
+    return FtcommGroup(comm, is_default=not dist.is_initialized())

@@ -32,11 +32,19 @@ BACKEND = "ftcomm"
 
 
 class FtcommGroup(dist.ProcessGroup):
-    """All ranks of the job."""
+    """All ranks of the job.
 
-    def __init__(self, comm: ftcomm.Communicator) -> None:
+    Groups share the communicator, with one order of calls and one stream of messages for each tag.
+    So all but the default group put their name into each tag: messages are kept apart, and calls
+    of two groups in another order on one rank are a mismatch.
+    """
+
+    def __init__(self, comm: ftcomm.Communicator, *, is_default: bool = True) -> None:
+        """A group of `comm`; torch gives it a name behind this."""
         super().__init__(comm.rank, comm.world_size)
         self._comm = comm
+        self._is_default = is_default
+        self._tag: str | None = None  # of the calls: None for the default group
         self._group_name = self._group_desc = ""
 
     # --- reductions ---------------------------------------------------------------------------
@@ -44,7 +52,7 @@ class FtcommGroup(dist.ProcessGroup):
     def allreduce(self, tensors: Tensors, opts: Any) -> HandleWork:
         """Reduce each tensor in place."""
         op, outputs = op_of(opts.reduceOp), [Output(tensor) for tensor in tensors]
-        handles = [self._comm.iallreduce(o.array, op, out=o.array) for o in outputs]
+        handles = [self._comm.iallreduce(o.array, op, out=o.array, tag=self._tag) for o in outputs]
         return _work(handles, tensors, outputs)
 
     allreduce_coalesced = allreduce
@@ -54,7 +62,7 @@ class FtcommGroup(dist.ProcessGroup):
         op, output = op_of(opts.reduceOp), Output(tensors[0])
         is_root = opts.rootRank == self._comm.rank
         into = output.array if is_root else None
-        handle = self._comm.ireduce(output.array, op, opts.rootRank, out=into)
+        handle = self._comm.ireduce(output.array, op, opts.rootRank, out=into, tag=self._tag)
         return _work([handle], tensors, [output] if is_root else [])
 
     def reduce_scatter_single_coalesced(
@@ -65,7 +73,7 @@ class FtcommGroup(dist.ProcessGroup):
         for out, x in zip(outs, inputs, strict=True):
             check_scattered(out, x, self._comm.world_size)
         handles = [
-            self._comm.ireduce_scatter(flat(x), op, out=output.array)
+            self._comm.ireduce_scatter(flat(x), op, out=output.array, tag=self._tag)
             for x, output in zip(inputs, outputs, strict=True)
         ]
         return _work(handles, outs, outputs)
@@ -82,7 +90,9 @@ class FtcommGroup(dist.ProcessGroup):
         """The same where the input is a list of the parts."""
         op, output = op_of(opts.reduceOp), Output(outs[0])
         counts = [tensor.numel() for tensor in inputs[0]]
-        handle = self._comm.ireduce_scatter(joined_array(inputs[0]), op, counts, out=output.array)
+        handle = self._comm.ireduce_scatter(
+            joined_array(inputs[0]), op, counts, out=output.array, tag=self._tag
+        )
         return _work([handle], outs, [output])
 
     # --- gathering and spreading ----------------------------------------------------------------
@@ -95,7 +105,7 @@ class FtcommGroup(dist.ProcessGroup):
         for out, x in zip(outs, inputs, strict=True):
             check_gathered(out, x, size)
         handles = [
-            self._comm.iallgather(flat(x), out=output.array.reshape(size, -1))
+            self._comm.iallgather(flat(x), out=output.array.reshape(size, -1), tag=self._tag)
             for x, output in zip(inputs, outputs, strict=True)
         ]
         return _work(handles, outs, outputs)
@@ -125,7 +135,8 @@ class FtcommGroup(dist.ProcessGroup):
         check_ddp()  # whose constructor compares shapes by this call
         rows = [rows_for(tensors) for tensors in places]
         handles = [
-            self._comm.iallgather(flat(x), out=each) for x, each in zip(inputs, rows, strict=True)
+            self._comm.iallgather(flat(x), out=each, tag=self._tag)
+            for x, each in zip(inputs, rows, strict=True)
         ]
 
         def finish() -> None:
@@ -137,10 +148,10 @@ class FtcommGroup(dist.ProcessGroup):
     def gather(self, outs: Sequence[Tensors], inputs: Tensors, opts: Any) -> HandleWork:
         """Put the input of each rank into a tensor of its own, on the root."""
         if opts.rootRank != self._comm.rank:
-            handle = self._comm.igather(flat(inputs[0]), opts.rootRank)
+            handle = self._comm.igather(flat(inputs[0]), opts.rootRank, tag=self._tag)
             return HandleWork([handle], outs)
         rows = rows_for(outs[0])
-        handle = self._comm.igather(flat(inputs[0]), opts.rootRank, out=rows)
+        handle = self._comm.igather(flat(inputs[0]), opts.rootRank, out=rows, tag=self._tag)
         return HandleWork([handle], outs, lambda: spread(rows, outs[0]))
 
     def scatter(self, outs: Tensors, inputs: Sequence[Tensors], opts: Any) -> HandleWork:
@@ -148,14 +159,14 @@ class FtcommGroup(dist.ProcessGroup):
         output, rows = Output(outs[0]), None
         if opts.rootRank == self._comm.rank:
             rows = joined_array(inputs[0]).reshape(self._comm.world_size, -1)
-        handle = self._comm.iscatter(rows, opts.rootRank, out=output.array)
+        handle = self._comm.iscatter(rows, opts.rootRank, out=output.array, tag=self._tag)
         return _work([handle], outs, [output])
 
     def broadcast(self, tensors: Tensors, opts: Any) -> HandleWork:
         """Give all ranks the root's tensor, in place."""
         check_ddp()  # which tells its buckets by this call when it rebuilds them
         output, root = Output(tensors[opts.rootTensor]), opts.rootRank
-        handle = self._comm.ibroadcast(output.array, root, out=output.array)
+        handle = self._comm.ibroadcast(output.array, root, out=output.array, tag=self._tag)
         return _work([handle], tensors, [output])
 
     def all_to_all_single(
@@ -165,11 +176,11 @@ class FtcommGroup(dist.ProcessGroup):
         output, sent, size = Output(out), flat(x), self._comm.world_size
         if not out_sizes and not sizes:
             check_exchanged(out, x, size)
-            handle = self._comm.ialltoall(sent, out=output.array)
+            handle = self._comm.ialltoall(sent, out=output.array, tag=self._tag)
             return _work([handle], [out], [output])
         parts = split_rows(sent, len(x), sizes, size)
         places = split_rows(output.array, len(out), out_sizes, size)
-        handles = [self._comm.ialltoallv(parts)]
+        handles = [self._comm.ialltoallv(parts, tag=self._tag)]
 
         def finish() -> None:
             for rank, (place, part) in enumerate(zip(places, handles[0].wait(), strict=True)):
@@ -183,19 +194,25 @@ class FtcommGroup(dist.ProcessGroup):
 
     def alltoall(self, outs: Tensors, inputs: Tensors, opts: Any = None) -> HandleWork:
         """The same with lists of tensors."""
-        handle = self._comm.ialltoallv([flat(tensor) for tensor in inputs])
+        handle = self._comm.ialltoallv([flat(tensor) for tensor in inputs], tag=self._tag)
         return HandleWork([handle], outs, lambda: spread(handle.wait(), outs))
 
     # --- messages, and the rest -----------------------------------------------------------------
 
     def send(self, tensors: Tensors, to: int, tag: int) -> HandleWork:
         """Send one tensor: done when it is logged."""
-        return HandleWork([self._comm.isend(flat(tensors[0]), to, tag)], tensors)
+        handle = self._comm.isend(flat(tensors[0]), to, self._message_tag(tag))
+        return HandleWork([handle], tensors)
 
     def recv(self, tensors: Tensors, source: int, tag: int) -> HandleWork:
         """Receive into one tensor."""
         output = Output(tensors[0])
-        return _work([self._comm.irecv(source, tag, out=output.array)], tensors, [output])
+        handle = self._comm.irecv(source, self._message_tag(tag), out=output.array)
+        return _work([handle], tensors, [output])
+
+    def _message_tag(self, tag: int) -> int | str:
+        """The tag of a message on the communicator, where all groups meet."""
+        return tag if self._tag is None else f"{self._tag}/{tag}"
 
     def recv_anysource(self, *_: Any) -> HandleWork:
         """Refuse: a restarted rank could not receive from the same one again.
@@ -207,7 +224,7 @@ class FtcommGroup(dist.ProcessGroup):
 
     def barrier(self, opts: Any = None) -> HandleWork:
         """Wait for all ranks."""
-        return HandleWork([self._comm.ibarrier()], [])
+        return HandleWork([self._comm.ibarrier(tag=self._tag)], [])
 
     # --- what torch asks of a group, and what it does at its end ---------------------------------
 
@@ -231,8 +248,9 @@ class FtcommGroup(dist.ProcessGroup):
         return self._group_name
 
     def setGroupName(self, name: str) -> None:  # noqa: N802 - torch's name
-        """Note it."""
+        """Note it: a number or a SHA-1, which has room in a tag, and the same on all ranks."""
         self._group_name = name
+        self._tag = None if self._is_default else f"group{name}"
 
     _set_group_name = setGroupName
 
