@@ -107,6 +107,20 @@ def check_scattered(out: torch.Tensor, x: torch.Tensor, ranks: int) -> None:
         )
 
 
+def check_listed(out: torch.Tensor, parts: Sequence[torch.Tensor], ranks: int) -> None:
+    """See that a list has a tensor for each rank, of the size of the output.
+
+    Raises:
+        ValueError: it has another number of tensors, or one of them has another size.
+    """
+    needed, sizes = out.numel(), [part.numel() for part in parts]
+    if sizes != [needed] * ranks:
+        raise ValueError(
+            f"a list of {ranks} tensors of {needed} elements, as the output has, is needed, and "
+            f"this one has tensors of {sizes}; pass a tensor of {needed} elements for each rank"
+        )
+
+
 def check_exchanged(out: torch.Tensor, x: torch.Tensor, ranks: int) -> None:
     """See that an input and an output can be cut into a part for each rank.
 

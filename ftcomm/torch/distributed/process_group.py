@@ -14,6 +14,7 @@ from ftcomm.torch.distributed.buffers import (
     Output,
     check_exchanged,
     check_gathered,
+    check_listed,
     check_scattered,
     fill,
     flat,
@@ -158,6 +159,7 @@ class FtcommGroup(dist.ProcessGroup):
         """Give each rank its tensor of the root's list."""
         output, rows = Output(outs[0]), None
         if opts.rootRank == self._comm.rank:
+            check_listed(outs[0], inputs[0], self._comm.world_size)
             rows = joined_array(inputs[0]).reshape(self._comm.world_size, -1)
         handle = self._comm.iscatter(rows, opts.rootRank, out=output.array, tag=self._tag)
         return _work([handle], outs, [output])

@@ -29,6 +29,7 @@ from tests.conformance.plans import worker_environment  # noqa: E402 - likewise
 pytestmark = pytest.mark.skipif(not has_backend(torch), reason="torch is too old for the backend")
 SCRIPTS = Path(__file__).parent / "scripts"
 SUM: Any = SimpleNamespace(reduceOp=dist.ReduceOp.SUM)
+ROOT: Any = SimpleNamespace(rootRank=0)
 
 
 @pytest.mark.process
@@ -116,8 +117,14 @@ def test_rows_that_do_not_fit_are_refused(rows: int, sizes: list[int]) -> None:
          r"3 rows are not split evenly over 2 ranks; pass a split size for each rank"),
         (lambda group: group.all_to_all_single(torch.zeros(2), torch.ones(3), [1, 1], [3], None),
          r"the split sizes \[3\] do not add up to 3 rows for 2 ranks; pass a size for each rank"),
+        (lambda group: group.scatter([torch.zeros(2)], [[torch.ones(1), torch.ones(3)]], ROOT),
+         r"a list of 2 tensors of 2 elements, .* this one has tensors of \[1, 3\]"),
+        (lambda group: group.scatter([torch.zeros(2)], [[torch.ones(2)] * 4], ROOT),
+         r"a list of 2 tensors of 2 elements, .* this one has tensors of \[2, 2, 2, 2\]"),
+        (lambda group: group.scatter([torch.zeros(2)], [[torch.ones(1)] * 2], ROOT),
+         r"a list of 2 tensors of 2 elements, .* this one has tensors of \[1, 1\]"),
     ],
-    ids=["gather", "scatter", "sizes", "ranks", "rows", "splits"],
+    ids=["gather", "scatter", "sizes", "ranks", "rows", "splits", "list", "longer", "parts"],
 )  # fmt: skip
 def test_sizes_that_do_not_fit_are_told_before_a_call_begins(call: Any, text: str) -> None:
     """With the number of ranks; a part for each of two is refused as well as none."""
