@@ -315,6 +315,8 @@ class Accelerator:
             getattr(self._inner, name)(*arguments, **options)
 
     def _prepared(self, each: Any) -> Any:
+        if isinstance(each, DDP):
+            self._run.check_wrapped(each.module)
         if isinstance(each, DDP | RankLoader) or getattr(each, "_is_accelerate_prepared", False):
             return each
         if isinstance(each, torch.nn.Module):

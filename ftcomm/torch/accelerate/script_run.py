@@ -94,6 +94,18 @@ class AcceleratedRun:
             )
         self._parts[f"{kind}{number}"] = part
 
+    def check_wrapped(self, module: Any) -> None:
+        """Refuse a wrapper that `prepare` has not made: nobody would keep its module.
+
+        Raises:
+            ConfigError: its `module` was not added.
+        """
+        if not any(module is part for part in self._parts.values()):
+            raise ftcomm.ConfigError(
+                "a DDP that the script has made was prepared, and its module is in no checkpoint",
+                remedy="pass the module; prepare() wraps it",
+            )
+
     @property
     def is_last_batch(self) -> bool:
         """Tell whether the innermost loader has given its last batch."""
@@ -113,12 +125,17 @@ class AcceleratedRun:
         """Refuse a backward pass in which a restarted rank would not be again.
 
         Raises:
-            ConfigError: it is not in a loop over the training data.
+            ConfigError: it is not in a loop over the training data, or no model was prepared.
         """
         if not (self._active and self._is_training(self._active[-1])):
             raise ftcomm.ConfigError(
                 "backward() was called outside of a loop over the training data",
                 remedy="pass the loader of the training data to prepare() as the first loader",
+            )
+        if "model0" not in self._parts:
+            raise ftcomm.ConfigError(
+                "no model that is trained was prepared, so its weights are in no checkpoint",
+                remedy="pass the module to prepare(), without a DDP of your own",
             )
 
     def check_values(self) -> None:

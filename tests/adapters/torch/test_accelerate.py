@@ -142,6 +142,32 @@ def test_a_second_model_is_refused() -> None:
         accelerator.prepare(torch.nn.Linear(2, 1), torch.nn.Linear(2, 1))
 
 
+def test_a_wrapper_that_the_script_has_made_is_refused() -> None:
+    """Its module would be in no checkpoint, and ranks would differ after a restart."""
+    accelerator, model = Accelerator(), torch.nn.Linear(2, 1)
+    with pytest.raises(ftcomm.ConfigError, match=r"a DDP .* - pass the module; prepare\(\) wraps"):
+        accelerator.prepare(ft.DDP(model))
+
+
+def test_what_was_prepared_is_left_as_it_is() -> None:
+    script = Script()
+    parts = dict(script.accelerator._run._parts)
+    again = (script.model, script.loader, script.validation)
+    assert script.accelerator.prepare(*again) == again
+    assert script.accelerator._run._parts == parts
+
+
+def test_backward_without_a_model_is_refused() -> None:
+    """The script has wrapped it by itself, and prepares the rest."""
+    accelerator, model = Accelerator(), ft.DDP(torch.nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+    loader = torch.utils.data.DataLoader(ROWS, batch_size=4)
+    _, loader = accelerator.prepare(optimizer, loader)
+    for x in loader:
+        with pytest.raises(ftcomm.ConfigError, match=r"no model that .* - pass the module to prep"):
+            accelerator.backward(model(x).square().mean())
+
+
 def test_a_model_that_is_not_trained_is_left_as_it_is() -> None:
     model = torch.nn.Linear(2, 1).requires_grad_(requires_grad=False)
     assert Accelerator().prepare(model) is model
