@@ -204,6 +204,7 @@ class MessageCalls:
         """
         awaited = AwaitedMessage()
         posted = self._posted(asked, awaited.take)
+        posted.since = time.monotonic()  # before others see it: a cut goes on beside it
         try:
             self._port.post(posted)
             self._port.wait(posted, awaited)

@@ -199,7 +199,10 @@ class Session:
         self.background.wait_for_callbacks()
 
     def check_no_receive(self, what: str) -> None:
-        """Refuse a checkpoint or close while a message is waited for.
+        """Refuse a checkpoint or close while a handle or a task waits for a message.
+
+        What a thread waits for itself is not refused: it may come to that just before this or just
+        behind it, on a rank that was restarted at another time than before.
 
         Raises:
             ValueError: naming the receive.

@@ -5,7 +5,6 @@ or receive at any time.
 """
 
 import threading
-import time
 from typing import NoReturn
 
 import numpy as np
@@ -166,8 +165,8 @@ class MessagePort:
     def end_cut(self) -> None:
         """A checkpoint or close is over here: messages that were held up for it go on.
 
-        Receives that wait ask their sources.  They were posted by other threads meanwhile, and have
-        asked for messages of the version before.
+        Receives that wait ask their sources.  They were posted by other threads, and have asked for
+        messages of the version before.
         """
         with self._hub.lock:
             self._messages.hold.end_cut()
@@ -181,7 +180,6 @@ class MessagePort:
 
     def wait(self, receive: PostedReceive, awaited: AwaitedMessage) -> None:
         """Wait until a posted receive is done; where its link allows that, by reading it."""
-        receive.since = time.monotonic()
         intake = self._hub.intakes.get(receive.source)
         if intake is not None and not awaited.is_over:
             intake.read_until(awaited)
@@ -202,8 +200,8 @@ class MessagePort:
 
     @property
     def open_receive(self) -> PostedReceive | None:
-        """One that waits; None where none does."""
-        return self._hub.receives.first()
+        """One for which no thread waits; None if there is none."""
+        return self._hub.receives.first_pending()
 
 
 def _too_many_tags(to: int) -> ValueError:

@@ -39,8 +39,8 @@ def irecv(
 ) -> Handle[Any]:  # fmt: skip
     """`recv` without waiting. Receives of one source and tag get messages in their own order.
 
-    `out` belongs to the call until the handle is done. A checkpoint or close while a message is
-    still waited for raises `ValueError`.
+    `out` belongs to the call until the handle is done. A checkpoint or close raises `ValueError`
+    before that.
     """
     handles = self._message_handles
     return handles.receive(handles.calls.receive(source, tag, like, out, deadline))

@@ -10,6 +10,7 @@ import pytest
 import ftcomm
 from ftcomm.api.call_guard import CallGuard
 from ftcomm.api.messages import MessageCalls
+from ftcomm.control.messages.posted_receives import PostedReceive
 from ftcomm.engine.message_port import MessagePort
 from ftcomm.engine.runs.cut_check import CutCheck
 from ftcomm.execution.header_check import CallHeader
@@ -92,6 +93,145 @@ def test_a_rank_that_waits_in_a_cut_may_receive_what_was_sent_before(
     with local_group(2) as group:
         group.run(job)
     assert got == [7]
+
+
+@pytest.fixture
+def posted(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set when a receive has been posted."""
+    event, post = threading.Event(), MessagePort.post
+
+    def told(port: MessagePort, receive: PostedReceive) -> None:
+        post(port, receive)
+        event.set()
+
+    monkeypatch.setattr(MessagePort, "post", told)
+    return event
+
+
+RECEIVES: dict[str, Callable[[ftcomm.Communicator], Any]] = {
+    "recv": lambda comm: comm.recv(1),
+    "recv_object": lambda comm: comm.recv_object(1),
+    "probe": lambda comm: (comm.probe(1), comm.recv_object(1))[1],
+}
+
+
+def _send(comm: ftcomm.Communicator, kind: str) -> None:
+    """Send what one of `RECEIVES` receives."""
+    if kind == "recv":
+        comm.send(7, 0)
+    else:
+        comm.send_object(7, 0)
+
+
+@CUTS
+@pytest.mark.parametrize("kind", RECEIVES)
+def test_a_thread_may_have_begun_to_receive_before_its_rank_comes_to_a_cut(
+    cut: Cut, kind: str, opened: threading.Event, posted: threading.Event
+) -> None:
+    received, got = threading.Event(), list[Any]()
+
+    def receive(comm: ftcomm.Communicator) -> None:
+        got.append(RECEIVES[kind](comm))
+        received.set()
+
+    def job(comm: ftcomm.Communicator) -> None:
+        comm.load_checkpoint(default=0)
+        if comm.rank == 0:
+            receiver = threading.Thread(target=receive, args=(comm,), daemon=True)
+            receiver.start()
+            posted.wait()
+            cut(comm)
+            receiver.join()
+        else:
+            assert opened.wait(LIMIT_S / 3)
+            _send(comm, kind)
+            assert received.wait(LIMIT_S / 3)
+            cut(comm)
+
+    with local_group(2) as group:
+        group.run(job)
+    assert got == [7]
+
+
+@pytest.mark.parametrize("kind", RECEIVES)
+def test_a_thread_that_receives_over_a_checkpoint_gets_a_message_of_the_next_version(
+    kind: str, posted: threading.Event
+) -> None:
+    got: list[Any] = []
+
+    def job(comm: ftcomm.Communicator) -> None:
+        comm.load_checkpoint(default=0)
+        if comm.rank == 0:
+            receiver = threading.Thread(
+                target=lambda: got.append(RECEIVES[kind](comm)), daemon=True
+            )
+            receiver.start()
+            posted.wait()
+            _checkpoint(comm)
+            receiver.join(LIMIT_S / 3)
+        else:
+            _checkpoint(comm)
+            _send(comm, kind)
+
+    with local_group(2) as group:
+        group.run(job)
+    assert got == [7]
+
+
+@pytest.mark.parametrize("kind", RECEIVES)
+def test_a_thread_that_receives_over_a_close_raises(kind: str, posted: threading.Event) -> None:
+    raised: list[str] = []
+
+    def receive(comm: ftcomm.Communicator) -> None:
+        try:
+            RECEIVES[kind](comm)
+        except ftcomm.ClosedError as error:
+            raised.append(str(error))
+
+    def job(comm: ftcomm.Communicator) -> None:
+        comm.load_checkpoint(default=0)
+        if comm.rank == 0:
+            receiver = threading.Thread(target=receive, args=(comm,), daemon=True)
+            receiver.start()
+            posted.wait()
+            _close(comm)
+            receiver.join(LIMIT_S / 3)
+        else:
+            _close(comm)
+
+    with local_group(2) as group:
+        group.run(job)
+    assert len(raised) == 1
+    assert "the communicator ended before this message came" in raised[0]
+
+
+@CUTS
+def test_a_handle_that_is_pending_behind_a_thread_that_waits_is_refused_in_a_cut(
+    cut: Cut, posted: threading.Event
+) -> None:
+    got: list[Any] = []
+
+    def job(comm: ftcomm.Communicator) -> None:
+        comm.load_checkpoint(default=0)
+        if comm.rank == 0:
+            receiver = threading.Thread(target=lambda: got.append(comm.recv(1)), daemon=True)
+            receiver.start()
+            posted.wait()
+            pending = comm.irecv(1)
+            with pytest.raises(ValueError, match=r"while recv\(source=1, tag=0\) at .* is pending"):
+                cut(comm)
+            comm.barrier(deadline=LIMIT_S)
+            got.append(pending.wait())
+            receiver.join()
+        else:
+            comm.barrier(deadline=LIMIT_S)
+            comm.send(7, 0)
+            comm.send(8, 0)
+        cut(comm)
+
+    with local_group(2) as group:
+        group.run(job)
+    assert sorted(got) == [7, 8]
 
 
 @CUTS
@@ -272,7 +412,8 @@ def test_a_thread_that_hears_of_the_end_leaves_the_engine_to_the_call_that_uses_
             receiver.join()
             return
         waits: Any = ranks[0]._session
-        while not (waits.guard.lock.holder and waits.engine.messages.open_receive):
+        receives = waits.engine._hub.receives
+        while not (waits.guard.lock.holder and receives.longest_awaited()):
             os.sched_yield()
         comm.abort("it leaves")
 

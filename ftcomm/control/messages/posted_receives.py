@@ -39,7 +39,8 @@ class PostedReceive:
         check: told the message before it is taken; raises where it does not fit.
         done: told the message or the error, under no lock; once, or anew where Ctrl-C has cut it
             short, perhaps just behind its end.
-        since: monotonic time at which a thread began to wait for it; None while none does.
+        since: monotonic time at which a thread began to wait for it, set before it is posted; None
+            where none does.
         out: where the user wants the message, if it can be received there: contiguous.
         is_probe: the message stays.
         has_taken: the message was taken out of the inbox, or comes into `out` just now.
@@ -273,10 +274,14 @@ class PostedReceives:
             waiting[0].has_taken = True
             return out.reshape(-1).view(np.uint8)
 
-    def first(self) -> PostedReceive | None:
-        """One that waits; None where none does."""
+    def first_pending(self) -> PostedReceive | None:
+        """A receive for which no thread waits, as of a handle or a task; None if there is none.
+
+        One of a thread says by itself when it is done, and goes on over a checkpoint.
+        """
         with self._lock:
-            return next((waiting[0] for waiting in self._streams.values()), None)
+            posted = (one for waiting in self._streams.values() for one in waiting)
+            return next((one for one in posted if one.since is None), None)
 
     def longest_awaited(self) -> PostedReceive | None:
         """The receive for which a thread has waited longest; None where none waits."""

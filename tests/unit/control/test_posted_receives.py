@@ -93,7 +93,15 @@ def test_receives_of_one_stream_get_messages_in_their_own_order(receives: Receiv
     receives.arrive(2.0)
     receives.look()
     assert (first, second) == ([[1.0]], [[2.0]])
-    assert receives.posted.first() is None
+    assert receives.posted.first_pending() is None
+
+
+def test_a_receive_is_pending_where_no_thread_waits_for_it(receives: Receives) -> None:
+    receives.post([], since=1.0)
+    receives.post([], since=2.0, tag=b"other")
+    assert receives.posted.first_pending() is None
+    pending = receives.post([])
+    assert receives.posted.first_pending() is pending
 
 
 def test_a_message_that_is_here_is_taken_by_who_posts(receives: Receives) -> None:
@@ -358,7 +366,7 @@ def test_a_receive_that_ctrl_c_finds_being_served_gets_its_message_all_the_same(
         receives.post(told)
         assert awaited.value is not None
         assert (awaited.value.stored.flat.tolist(), told) == ([1.0], [[2.0]])
-        assert receives.posted.first() is None
+        assert receives.posted.first_pending() is None
     assert number > 20
 
 
