@@ -294,6 +294,8 @@ class DistributedEngine:
             if isinstance(answer, LogEntry):
                 if is_contributed(answer.signature):  # it needs this rank's input again
                     return None
+                if not self._may_be(lazy, answer):  # of another call, it may have no result
+                    continue
                 stored = self._contributed.logged(answer)
                 if stored is not None and self._replayed_lazy(answer, lazy, stored):
                     return stored
@@ -312,19 +314,23 @@ class DistributedEngine:
                         return stored
             elif isinstance(answer, LogEntry):
                 logged: LoggedResult = answer.value
-                if self._replayed_lazy(answer, opened, logged):
+                if self._may_be(opened, answer) and self._replayed_lazy(answer, opened, logged):
                     return logged
             else:
                 self._hub.sleep()
+
+    def _may_be(self, lazy: DeferredInput | OpenBroadcast, entry: LogEntry) -> bool:
+        """Tell whether the log's call may be this one; if not, accuse this rank."""
+        if is_compatible(lazy.known, entry.signature):
+            return True
+        with self._hub.lock:
+            self._progress.call = Called(lazy.known, lazy.site)  # for the error about the two
+        return self._check.matches(entry, (lazy.known,))
 
     def _replayed_lazy(
         self, entry: LogEntry, lazy: DeferredInput | OpenBroadcast, stored: LoggedResult
     ) -> bool:
         """Pass the call with the log's result `stored`; False: ask the core again."""
-        if not is_compatible(lazy.known, entry.signature):
-            with self._hub.lock:
-                self._progress.call = Called(lazy.known, lazy.site)  # for the error about the two
-            return self._check.matches(entry, (lazy.known,)) and self._machine.replay()
         lazy.check(stored)
         if is_copied(entry.signature):
             return self._machine.replay_copied()

@@ -3,14 +3,22 @@
 import datetime as dt
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import ftcomm
-from ftcomm.errors import ThreadError
+from ftcomm.config.environment import WorkerOptions
+from ftcomm.control.hub import Hub
+from ftcomm.engine.engine import DistributedEngine
+from ftcomm.errors import CollectiveMismatchError, ThreadError
+from ftcomm.protocol.messages import FatalDecision, Mismatch
 from ftcomm.protocol.signature import Algorithm, Kind, LogMode, OpCode, Signature, is_compatible
+from ftcomm.recovery.events import Event
+from ftcomm.requests.request import DeferredInput, Request, anything
+from tests.unit.recovery.worker_scenario import LOAD, a_member, at, hear
 
 CALLS = [
     "allreduce",
@@ -165,3 +173,36 @@ def test_every_call_takes_a_deadline_as_seconds_or_as_a_timedelta() -> None:
         assert comm.iallreduce(2, deadline=dt.timedelta(seconds=1)).wait() == 2
         assert comm.checkpoint(None, deadline=2.5) == version + 1
         comm.close(deadline=dt.timedelta(hours=1))
+
+
+def test_a_function_where_all_others_have_loaded_is_a_mismatch() -> None:
+    """The prelude of a restarted worker is longer than the job's: nobody has a result for it."""
+    core = a_member(at(0, 1), prelude_length=0)
+    hub = Hub(core, WorkerOptions(), b"")
+    accusations: list[Mismatch] = []
+
+    def act(event: Event) -> None:
+        effects: list[Any] = core.handle(event, now=0.0)
+        accusations.extend(effect.message for effect in effects)
+        cause = "ranks disagree"
+        hear(core, FatalDecision("CollectiveMismatchError", cause, 1, core.progress.position, -1))
+
+    asked: list[str] = []
+    begin = core.progress.begin
+
+    def counted(signature: bytes, site: str) -> Any:
+        asked.append(site)
+        assert len(asked) < 10, "it asks for ever"
+        return begin(signature, site)
+
+    def make() -> Request:
+        raise AssertionError("it is not executed")
+
+    core.progress.begin = counted  # type: ignore[method-assign]  # counted
+    engine = DistributedEngine(hub, SimpleNamespace(driver=SimpleNamespace(act=act)))  # type: ignore[arg-type]  # acts at once
+    known = Signature(Kind.ALLREDUCE, OpCode.SUM).encode()
+    with pytest.raises(CollectiveMismatchError, match="ranks disagree"):
+        engine.run(DeferredInput(Kind.ALLREDUCE, known, "job.py:3", make, anything))
+    hub.close()
+    [said] = accusations
+    assert (said.signature, said.site, said.peer_signature) == (known, "job.py:3", LOAD)
