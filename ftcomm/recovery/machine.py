@@ -273,6 +273,12 @@ class WorkerMachine:
             contact.generation, contact.tracker = 0, b""
             self.prefetching.forget()
             self.durables.forget()
+            self.journalling.forget()
+            self.log.forget()
+            self.progress.prelude_length = -1
+            if view.revoke_epoch:  # it was announced there: here this process has had no rank
+                view.enter("Welcome as new", WorkerState.DETACHED)
+                view.revoke_epoch = 0
         elif is_other:
             cause = (
                 f"the tracker of job {contact.job_id} is gone: its address serves {message.job_id}"

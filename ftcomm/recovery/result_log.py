@@ -213,6 +213,11 @@ class ResultLog:
         released = [self._entries.pop(position).value for position in outdated]
         return released + self.contributions.commit(version) + self.copies.commit(version)
 
+    def forget(self) -> None:
+        """Release what was read for another job: this process has had no plan of it."""
+        self._entries.clear()
+        self._unproven, self._pinned, self._pinned_to = [], [], None
+
     def pin(self) -> None:
         """Let nothing go of what is held now: a report is listing it.
 

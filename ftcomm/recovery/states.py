@@ -30,6 +30,7 @@ class WorkerState(enum.Enum):
 TRANSITIONS: tuple[tuple[WorkerState, str, WorkerState], ...] = (
     (WorkerState.DETACHED, "Revoke", WorkerState.STOPPED),
     (WorkerState.STOPPED, "Revoke", WorkerState.STOPPED),
+    (WorkerState.STOPPED, "Welcome as new", WorkerState.DETACHED),
     (WorkerState.STOPPED, "Plan", WorkerState.RUNNING),
     (WorkerState.STOPPED, "Plan with fetches", WorkerState.CATCHING_UP),
     (WorkerState.CATCHING_UP, "last fetch ended", WorkerState.RUNNING),

@@ -108,6 +108,10 @@ class Journalling:
         self.found = FoundJournals(read.journals)
         return True
 
+    def forget(self) -> None:
+        """Another job has begun, and this process had no plan of the one before, nor a journal."""
+        self.found, self.is_reading, self._order = FoundJournals(), False, None
+
     def take_plan(self, plan: Plan) -> None:
         """Log the results that the plan goes on from; drop all others."""
         if plan.journal:
