@@ -27,6 +27,7 @@ class EpochView:
         caught_up: the newest epoch in which this rank has had everything that its plan gave it.
         rank: of this worker, -1 before the first plan.
         members: of the epoch, by rank.
+        absent_since: by rank, since when each absent one is away: the first plan that says so came.
         grouping: which ranks shared a host when the group formed.
         keep_order: of the replica holders; follows from the grouping.
         routes: pairs of ranks whose bytes a third rank passes on.
@@ -48,6 +49,7 @@ class EpochView:
         self.caught_up = 0
         self.rank = -1
         self.members: tuple[Member, ...] = ()
+        self.absent_since: dict[int, float] = {}
         self.grouping: Grouping = ()
         self.keep_order: tuple[int, ...] = ()
         self.routes: tuple[Route, ...] = ()
@@ -111,8 +113,10 @@ class EpochView:
         if isinstance(self.accusation, Mismatch):
             self.accusation = None
 
-    def take_plan(self, plan: Plan) -> None:
+    def take_plan(self, plan: Plan, *, now: float) -> None:
         """Put `plan` in force; `start_fetches` then says how this rank goes on."""
+        known, absent = self.absent_since, [m.rank for m in plan.members if not m.present]
+        self.absent_since = {rank: known.get(rank, now) for rank in absent}
         self.epoch = plan.epoch
         self.rank = plan.rank
         self.members = plan.members

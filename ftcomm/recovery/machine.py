@@ -173,7 +173,7 @@ class WorkerMachine:
                 self.contact.detach(reason)
                 effects = []
             case Received(message):
-                effects = self.on_message(message)
+                effects = self.on_message(message, now)
             case LinkDown(epoch, rank, cause):
                 effects = self.on_link_down(epoch, rank, cause)
             case MismatchSeen():
@@ -208,7 +208,7 @@ class WorkerMachine:
         self.checkpoints.check_invariants(self.progress.position, self.view.rank)
         return effects
 
-    def on_message(self, message: Any) -> list[Effect]:
+    def on_message(self, message: Any, now: float) -> list[Effect]:
         """Dispatch a message of the tracker."""
         match message:
             case Welcome():
@@ -218,7 +218,7 @@ class WorkerMachine:
             case Revoke(epoch, _reason):
                 return self.on_revoke(epoch)
             case Plan():
-                return self.on_plan(message)
+                return self.on_plan(message, now)
             case Settled(epoch):
                 return self.on_settled(epoch)
             case HeartbeatAck(number):
@@ -330,14 +330,14 @@ class WorkerMachine:
         found, balance = self.journalling.found.runs(), self.messages.balance
         return [SendControl(replace(report, journals=found, messages=balance))]
 
-    def on_plan(self, plan: Plan) -> list[Effect]:
+    def on_plan(self, plan: Plan, now: float) -> list[Effect]:
         """Take the plan of the epoch we reported for; any other is stale and dropped (rule R1)."""
         view, limits = self.view, self.contact.limits
         if view.state is not WorkerState.STOPPED or plan.epoch != view.revoke_epoch:
             return []
         if flaw := flaw_in(plan):
             return self._fail("local failure", self._error(errors.ProtocolError, flaw))
-        view.take_plan(plan)
+        view.take_plan(plan, now=now)
         order = view.keep_order
         stride = keep_stride(len(order), limits.replicas)
         self.log.set_keeping(order.index(plan.rank), stride, limits.keep_by_all)

@@ -131,15 +131,17 @@ class ContributedCalls:
     def lost_input(self, now: float) -> FatalFound | None:
         """The error for a call to which a rank gave a part that has closed and stays away.
 
-        One that has only lost its connection comes back with a new plan. Nobody makes the calls of
-        a closed rank again.
+        One that has only lost its connection comes back with a new plan, so it is awaited from when
+        it is away. Nobody makes the calls of a closed rank again.
         """
-        position, since = self._progress.position, self._waits_since
-        gone = [member for member in self._view.members if not member.present]
-        if not gone or since is None or since[0] != position:
+        position, since, view = self._progress.position, self._waits_since, self._view
+        if since is None or since[0] != position:
             return None
-        if now - since[1] < self._contact.limits.reattach_within:
+        latest = now - self._contact.limits.reattach_within
+        overdue = [r for r, away in view.absent_since.items() if max(away, since[1]) <= latest]
+        if not overdue:
             return None
+        gone = [view.members[rank] for rank in overdue]
         names = ", ".join(f"{member.rank} (worker {member.worker_id})" for member in gone)
         cause = f"rank {names} has closed and is gone, and with it its input to call {position}"
         return FatalFound("JobLostError", cause, position)

@@ -314,11 +314,15 @@ class MessageExchange:
         return Completion.DONE, self._inbox.take(stream)
 
     def lost_source(self, now: float) -> FatalFound | None:
-        """The error for a source that has closed and stays away: nobody sends its messages anew."""
-        for member in self._view.members:
-            since = self._waits_since.get(member.rank)
-            is_due = since is not None and now - since >= self._contact.limits.reattach_within
-            if is_due and not member.present:
+        """The error for a source that has closed and stays away: nobody sends its messages again.
+
+        It is awaited from when it is away: before that, its messages were to come.
+        """
+        latest = now - self._contact.limits.reattach_within
+        for rank, away in self._view.absent_since.items():
+            since = self._waits_since.get(rank)
+            if since is not None and max(away, since) <= latest:
+                member = self._view.members[rank]
                 cause = (
                     f"rank {member.rank} (worker {member.worker_id}) has closed and is gone, and"
                     f" with it its messages to rank {self._view.rank}"

@@ -163,6 +163,24 @@ def test_a_rank_that_closed_and_stays_away_ends_the_job_after_a_while() -> None:
     assert "rank 1 (worker w1) has closed and is gone, and with it its input" in report.cause
 
 
+def test_a_closed_rank_is_awaited_from_when_it_is_away_and_not_its_input() -> None:
+    core = lagging()
+    core.handle(PartsWanted(), now=0.0)  # rank 1 was restarted, and has not come as far
+    patience = core.contact.limits.reattach_within
+
+    def ends_at(now: float) -> bool:
+        return any(type(each) is FatalReport for each in said(core.handle(Beat(), now=now)))
+
+    for epoch, absent in ((3, (1,)), (4, (1,)), (5, ()), (6, (1,))):  # each half as long as it has
+        begun = epoch * patience / 2
+        hear(core, Revoke(epoch, "a link was lost"), now=begun)
+        hear(core, plan(epoch, at(0, 1), members=members(*absent)), now=begun)
+        core.handle(PartsWanted(), now=begun)
+        assert not ends_at(begun + 0.4 * patience)
+    assert not ends_at(begun + 0.9 * patience)
+    assert ends_at(begun + patience)
+
+
 def test_without_replay_no_input_is_kept() -> None:
     core = loaded()
     core.contact.set_limits(MachineLimits(keeps_results=False))

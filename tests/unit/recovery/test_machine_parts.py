@@ -26,7 +26,7 @@ def test_the_machine_and_its_parts_are_small_and_inherit_from_nothing() -> None:
 def a_view(*, epoch: int = 1) -> EpochView:
     view = EpochView()
     view.revoke(epoch)
-    view.take_plan(plan(epoch))
+    view.take_plan(plan(epoch), now=0.0)
     view.start_fetches(frozenset())
     return view
 
@@ -36,7 +36,7 @@ def test_an_epoch_goes_on_from_its_plan_to_its_end() -> None:
     seen = [(view.state, view.is_frozen)]
     view.revoke(1)
     seen.append((view.state, view.is_frozen))
-    view.take_plan(plan(1))
+    view.take_plan(plan(1), now=0.0)
     view.start_fetches(frozenset({1}))
     seen.append((view.state, view.is_frozen))
     assert view.end_fetch(1)
@@ -60,7 +60,7 @@ def test_a_lost_link_ends_what_the_epoch_allows_until_the_next_plan() -> None:
     assert not view.suspect(0, 0), "it is stale"
     assert (view.suspects, view.is_frozen, view.allows_completion(1)) == ((1,), True, False)
     view.revoke(2)
-    view.take_plan(plan(2))
+    view.take_plan(plan(2), now=0.0)
     view.start_fetches(frozenset())
     assert (view.suspects, view.allows_completion(2)) == ((), True)
 

@@ -218,6 +218,24 @@ def test_a_source_that_has_closed_and_stays_away_ends_the_job() -> None:
     assert "rank 1 (worker w1) has closed and is gone, and with it its messages" in found.cause
 
 
+def test_a_closed_source_is_awaited_from_when_it_is_away_and_not_its_message() -> None:
+    core = loaded()
+    wanted(core)  # of a source that was restarted, and has not come as far
+    within = MachineLimits().reattach_within
+
+    def ends_at(now: float) -> bool:
+        effects = core.handle(Beat((), 0, -1), now=now)
+        return any(isinstance(each, FatalReport) for each in said(effects))
+
+    for epoch, absent in ((2, (1,)), (3, (1,)), (4, ()), (5, (1,))):  # each half as long as it has
+        begun = epoch * within / 2
+        hear(core, Revoke(epoch, "a link was lost"), now=begun)
+        hear(core, plan(epoch, at(0, 0), members=members(*absent)), now=begun)
+        assert not ends_at(begun + 0.4 * within)
+    assert not ends_at(begun + 0.9 * within)
+    assert ends_at(begun + within)
+
+
 # --- sending ------------------------------------------------------------------------------------
 
 
