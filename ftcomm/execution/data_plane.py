@@ -46,6 +46,10 @@ from ftcomm.transport.waiting import spins_before_sleep
 # the frame's step number; no schedule has as many steps.
 STAGE = 1 << 20
 VERIFY_STAGE = 3  # behind the stages of every kind
+# Of a checkpoint or close, behind its first exchange.  No two are alike, so that steps grow: a rank
+# in an earlier one would seem to wait for what has been sent, and its link be blamed (rule R12).
+HELD_STAGE, TOTALS_STAGE = 1, 2  # of the check that no message is open
+LOCALS_STAGE = 3  # one for each holder of a local state, and one for the barrier
 
 _BYTE: AnyDtype = np.dtype(np.uint8)
 _OF_ROWS = (Kind.ALLGATHERV, Kind.ALLGATHER_OBJECT)
@@ -229,7 +233,7 @@ class DataPlane:
         if not all(self._is_sane(rank, nbytes, header) for rank, nbytes in enumerate(lengths)):
             return False
         distances = local_distances(core.contact.world_size, core.contact.limits.local_replicas)
-        for stage, distance in enumerate(distances, 1):
+        for stage, distance in enumerate(distances, LOCALS_STAGE):
             copy = self._shifted(local, distance, lengths, header, stage)
             if copy is None:
                 return False
@@ -237,7 +241,7 @@ class DataPlane:
             with self._hub.lock:
                 if not core.progress.keep_local(header.epoch, version, owner, copy[1]):
                     return False
-        return self._barrier(header, stage=len(distances) + 1)
+        return self._barrier(header, stage=LOCALS_STAGE + len(distances))
 
     def _shifted(
         self, local: Packed, distance: int, lengths: Sequence[int], header: CallHeader, stage: int

@@ -19,7 +19,7 @@ from ftcomm.control.thread import ControlThread
 from ftcomm.engine.locked_machine import LockedMachine
 from ftcomm.engine.message_port import MessagePort
 from ftcomm.errors import CollectiveMismatchError, JobLostError
-from ftcomm.execution.data_plane import DataPlane, Turn
+from ftcomm.execution.data_plane import HELD_STAGE, TOTALS_STAGE, DataPlane, Turn
 from ftcomm.execution.header_check import CallHeader
 from ftcomm.protocol.frame_header import make_suffix
 from ftcomm.recovery.events import FatalFound
@@ -30,7 +30,6 @@ OPENING_BYTES = _BALANCE_BYTES + 1  # a balance, and whether it may change
 _MAY_CHANGE, _STAYS = b"\x01", b"\x00"
 _NUMBER_BYTES = 8
 _ITEM_BYTES = _NUMBER_BYTES + TOTAL_BYTES
-_HELD_STAGE, _TOTALS_STAGE = 1, 2  # behind the first exchange
 _OWN_THREADS = ("ftcomm-control", "ftcomm-engine")  # the library's, which send no messages
 
 
@@ -103,7 +102,7 @@ class CutCheck:
         with self._hub.lock:
             self._core.messages.hold.begin_cut()
             balance = self._balance()
-        return self._plane.gather_digests_at(_HELD_STAGE, balance, header)
+        return self._plane.gather_digests_at(HELD_STAGE, balance, header)
 
     def _accuse(self, what: str, site: str, header: CallHeader) -> None:
         """Find the ranks between which a message is open, and end the job; all ranks call this."""
@@ -111,7 +110,7 @@ class CutCheck:
         with self._hub.lock:
             totals = [self._core.messages.totals(peer) for peer in range(size)]
         mine = b"".join(_packed(sent) + _packed(taken) for sent, taken in totals)
-        rows = self._plane.gather_digests_at(_TOTALS_STAGE, mine, header)
+        rows = self._plane.gather_digests_at(TOTALS_STAGE, mine, header)
         if rows is None:
             return
         open_pair = _first_open([_unpacked(row) for row in rows])

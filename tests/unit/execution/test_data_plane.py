@@ -14,6 +14,8 @@ from ftcomm.collectives.schedules.schedule import Schedule
 from ftcomm.collectives.selection import schedule_for
 from ftcomm.config.environment import WorkerOptions
 from ftcomm.control.hub import Hub
+from ftcomm.engine.runs import cut_check
+from ftcomm.engine.runs.checkpoint import CheckpointRuns
 from ftcomm.execution.data_plane import DataPlane
 from ftcomm.execution.header_check import CallHeader
 from ftcomm.protocol.frame_header import AFTER_MESSAGES_FLAG, make_suffix
@@ -22,7 +24,7 @@ from ftcomm.protocol.signature import Kind, Signature
 from ftcomm.recovery.events import LinkDown
 from ftcomm.recovery.machine import WorkerMachine
 from ftcomm.recovery.states import Identity, MachineLimits
-from ftcomm.requests.request import NOTHING, CollectiveSpec, Request
+from ftcomm.requests.request import NOTHING, CheckpointPayload, CollectiveSpec, Request
 from ftcomm.transport.pushback_link import UnreadLink
 from ftcomm.transport.socket_link import SocketLink
 
@@ -73,7 +75,7 @@ def test_what_a_root_deals_out_ends_with_a_barrier(plane: Noting) -> None:
 def test_local_states_are_held_by_all_their_holders_before_the_commit(plane: Noting) -> None:
     assert plane.copy_locals(b"mine", [4, 5, 6], SIGNATURE, "t.py:1", TURN)
     stages, kinds = zip(*plane.ran, strict=True)
-    assert (stages, kinds[-1], Kind.BARRIER in kinds[:-1]) == ((1, 2, 3), Kind.BARRIER, False)
+    assert (stages, kinds[-1], Kind.BARRIER in kinds[:-1]) == ((3, 4, 5), Kind.BARRIER, False)
 
 
 def test_a_header_that_was_read_for_a_call_that_was_cut_short_is_no_other_call_s(hub: Hub) -> None:
@@ -108,6 +110,32 @@ def test_one_of_many_broadcasts_ends_with_a_barrier(plane: Noting, flush: bool) 
 
 
 # --- sizes that others tell -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("has_threads", [False, True])
+def test_steps_grow_through_a_checkpoint_though_balances_are_exchanged_twice(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, has_threads: bool
+) -> None:
+    """A rank in an earlier step than another seems to wait for what that one has sent."""
+    monkeypatch.setattr(cut_check, "_has_other_threads", lambda: has_threads)
+    unused: Any = None
+    monkeypatch.setattr(hub, "links", {1: unused, 2: unused})
+    plane = DataPlane(hub, unused)
+    bases: list[int] = []
+
+    def run(schedule: Schedule, _: Any, **given: Any) -> None:
+        bases.append(given["step_base"])
+        if schedule.kind is Kind.ALLGATHER:  # all ranks bring the same
+            given["recvbuf"][:] = np.tile(given["sendbuf"], 3)
+
+    plane._executor.run = run  # type: ignore[method-assign]  # over no links
+    cut = cut_check.CutCheck(hub, unused, plane, unused, unused)
+    runs = CheckpointRuns(hub, plane, unused, cut, lambda _: None)
+    saving = CheckpointPayload(b"state", b"digest", b"mine")
+    assert runs._agree(saving, SIGNATURE, "t.py:1", TURN) is False  # it is not marked
+    assert len(bases) == 4 + has_threads
+    assert bases == sorted(set(bases))
+
 
 STATES = [np.random.default_rng(rank).bytes(nbytes) for rank, nbytes in enumerate((700, 0, 9001))]
 
