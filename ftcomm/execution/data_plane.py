@@ -382,7 +382,8 @@ class DataPlane:
                 links = {**links, self._unread.rank: self._unread}
             if recvbuf.dtype.kind == "V":
                 sendbuf, recvbuf = (a.view(as_executed(a.dtype)) for a in (sendbuf, recvbuf))
-            self._say_messages(header.position)
+            if self._hub.settings.journal:
+                self._say_messages(header.position)
             self._executor.run(
                 schedule,
                 links,
@@ -392,7 +393,8 @@ class DataPlane:
                 reducer=reducer,
                 step_base=stage * STAGE,
             )
-            self._note_messages(header.position)
+            if self._executor.after_messages:
+                self._note_messages(header.position)
         except (Interrupted, LinkLost, SignatureMismatch) as fault:
             self._tell(fault, header.epoch)
             return False
@@ -415,9 +417,11 @@ class DataPlane:
             self._linked, self._linked_for = links, schedule
         self._turn = header[:2]
         try:
-            self._say_messages(header.position)
+            if self._hub.settings.journal:
+                self._say_messages(header.position)
             self._executor.run_moves(moves, links, header, sendbuf, recvbuf, reducer)
-            self._note_messages(header.position)
+            if self._executor.after_messages:
+                self._note_messages(header.position)
         except (Interrupted, LinkLost, SignatureMismatch) as fault:
             self._tell(fault, header.epoch)
             return False
@@ -436,7 +440,8 @@ class DataPlane:
             if not self._ensure_links(schedule, links, header.epoch):
                 return None
             places = self.shared_window.places(form, memory)
-            self._say_messages(header.position)
+            if self._hub.settings.journal:
+                self._say_messages(header.position)
             result = self._executor.run_in_shared_window(
                 schedule,
                 links,
@@ -445,7 +450,8 @@ class DataPlane:
                 places=places,
                 reducer=form.reducer,
             )
-            self._note_messages(header.position)
+            if self._executor.after_messages:
+                self._note_messages(header.position)
         except (Interrupted, LinkLost, SignatureMismatch) as fault:
             self._tell(fault, header.epoch)
             return None
@@ -453,15 +459,14 @@ class DataPlane:
         return result.view(form.dtype)
 
     def _say_messages(self, position: Position) -> None:
-        """Have frames say whether they may depend on a message, where results are journalled."""
-        follows = self._reach.covers(position) and bool(self._hub.settings.journal)
+        """Have frames say whether they may depend on a message."""
+        follows = self._reach.covers(position)
         self._executor.after_messages = AFTER_MESSAGES_FLAG if follows else 0
 
     def _note_messages(self, position: Position) -> None:
         """Heed what the frames of others have said, before the result is logged."""
-        if self._executor.after_messages and not self._reach.covers(position):
-            with self._hub.lock:
-                self._reach.begin_at(position)
+        with self._hub.lock:
+            self._reach.begin_at(position)
 
     def persistent_moves(self, form: CollectiveSpec) -> tuple[Move, ...] | None:
         """The moves of a form that `run_moves` takes, else None."""

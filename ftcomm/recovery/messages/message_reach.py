@@ -19,7 +19,9 @@ class MessageReach:
 
     def begin(self) -> None:
         """A message is taken: the call in flight, or the next one, may depend on it."""
-        self.begin_at(self._progress.position)
+        position = self._progress.position
+        if not self.covers(position):
+            self.begin_at(position)
 
     def begin_at(self, position: Position) -> None:
         """The result of `position` may depend on a message."""

@@ -242,9 +242,9 @@ class FetchServer:
 def item_bytes(item: Item) -> bytes:
     """An item as it travels."""
     if isinstance(item, ResultFetched):
-        values, digests = item.value or (), b""  # a close that was served has no value
-        if isinstance(values, InputDigests):
-            values, digests = (), values.digests
+        has_digests = isinstance(item.value, InputDigests)
+        digests = item.value.digests if has_digests else b""
+        values = () if has_digests else item.value or ()  # a close that was served has no value
         raw = b"".join(RESULT.pack(value) for value in values)
         return _framed(
             "result", item.position, raw, signature=item.signature, digests=digests,
