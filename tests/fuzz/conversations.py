@@ -138,6 +138,7 @@ class _Desk:
     """A tracker as its operators see it, over a real roster."""
 
     detect_within_s = 5.0
+    sends_away = is_between_attempts = False
 
     def __init__(self) -> None:
         self.scenario = running(2)

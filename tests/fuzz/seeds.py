@@ -436,7 +436,7 @@ def histories() -> dict[str, bytes]:
     harness = [
         {"event": "harness", "t": 0.5, "format": 1},
         {"event": "fault", "t": 1, "kind": "kill", "target": "w0", "seconds": 0},
-        {"event": "lost", "t": 2, "attempt": 1, "version": 3, "every": "60s"},
+        {"event": "lost", "t": 2, "attempt": 1, "version": 3, "every": "60s", "served_s": 9},
         {"event": "attempt", "t": 3, "attempt": 2, "version": 3, "newest": None},
     ]
     told = b"".join(json.dumps(line).encode() + b"\n" for line in harness)

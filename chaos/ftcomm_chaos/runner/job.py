@@ -196,8 +196,10 @@ class LiveJob(ABC):
         if self.output.closed:
             raise NotDeliveredError("ranks had begun to close")
         before = [process for process in self.processes if not process.runs]
-        at_s = self.now
-        served_s = self._served_s()
+        at_s = served_s = self.now
+        tracker = self.newest_process(TRACKER)
+        if tracker is not None:  # else it is in its launcher, from the beginning of the run
+            served_s = at_s - tracker.began_at if tracker.runs else 0.0
         await self.kill_everything()
         # One may have begun in this moment, and its note be on the way.
         await trio.sleep(NOTE_S)
@@ -216,13 +218,6 @@ class LiveJob(ABC):
         return [
             process for process in lost if process.how in ("", UNTOLD) or SIGKILLED in process.how
         ]
-
-    def _served_s(self) -> float:
-        """How long the present tracker has run; nothing is recorded while there is none."""
-        tracker = self.newest_process(TRACKER)
-        if tracker is None:  # in its launcher, from the beginning of the run
-            return self.now
-        return self.now - tracker.began_at if tracker.runs else 0.0
 
     @abstractmethod
     async def kill_everything(self) -> None:

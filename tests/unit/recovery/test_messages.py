@@ -399,7 +399,7 @@ def test_nothing_moves_between_a_report_and_the_plan_that_may_commit() -> None:
 
 
 def test_a_plan_commits_nothing_while_threads_may_still_send_and_receive() -> None:
-    """What is on its way between them would be lost with the version, and shift those behind."""
+    """A message on its way between them would be lost with the version, and shift those behind."""
     core = loaded()
     core.messages.hold.note_threads(others=True)
     core.progress.offer_checkpoint("one", b"d")
