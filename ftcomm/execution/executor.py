@@ -271,9 +271,10 @@ class Executor:
         for move in moves:
             tag, length = move.step.tag, move.length
             if move.alike:  # as `_prepare`, without a call
-                flags = self.after_messages
-                fields = (flags, epoch, branch, version, seqno, tag, length)
-                PREFIX.pack_into(head, 0, FRAME_MAGIC, DATA_FRAME, *fields)
+                PREFIX.pack_into(
+                    head, 0, FRAME_MAGIC, DATA_FRAME, self.after_messages,
+                    epoch, branch, version, seqno, tag, length,
+                )  # fmt: skip
                 self._expected = head
                 self.progress.step = tag
             else:
