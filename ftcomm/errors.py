@@ -82,8 +82,8 @@ class JobLostError(FtcommError):
     exit_code = 71
     default_remedy = (
         "read why the workers died or left, and start the job again: with --checkpoint, or under"
-        " run --state-dir, the same command goes on from the newest durable checkpoint; without"
-        " both, give another state directory"
+        " run --state-dir, the same command goes on from the newest durable checkpoint, but serve"
+        " needs another --state-dir; without both, give another state directory"
     )
 
 

@@ -113,7 +113,8 @@ class JobSettings:
     form_within: Annotated[
         float,
         Number(
-            "seconds from the first worker's arrival until all must be there, or the job fails",
+            "seconds from the first worker's arrival until all must be there; then spares take the"
+            " places, or the job fails",
             0,
             MAX_WAIT_S,
         ),

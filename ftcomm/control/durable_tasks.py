@@ -66,6 +66,7 @@ class DurableTasks:
         self._driver = driver
         self._one_at_a_time = trio.CapacityLimiter(1)
         self._store: Store | None = None
+        self._store_of = ("", "")  # its URL, and the series of its job
 
     def start(self, order: PackVersion | WriteVersion | StartRestore) -> None:
         """Have it done in the background; the events that `recovery.events` names follow."""
@@ -167,10 +168,12 @@ class DurableTasks:
             ConfigError: this host cannot use it, or has another one at its place.
             StoreError: it could not be reached.
         """
-        if self._store is None:
-            store = open_store(self._driver.hub.settings.checkpoint)
-            find_sign(store, self._driver.hub.core.contact.job_id)
-            self._store = store
+        url, job_id = self._driver.hub.settings.checkpoint, self._driver.hub.core.contact.job_id
+        wanted = url, series_of(job_id)
+        if self._store is None or self._store_of != wanted:  # a process without a plan changes jobs
+            store = open_store(url)
+            find_sign(store, job_id)
+            self._store, self._store_of = store, wanted
         return self._store
 
     # --- reading ------------------------------------------------------------------------------

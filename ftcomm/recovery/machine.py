@@ -440,7 +440,8 @@ class WorkerMachine:
             case VersionRestored():
                 return self.on_restored(event)
             case RestoreEnded(record, reason):
-                return [SendControl(RestoreFailed(record, reason))]
+                is_awaited = self.durables.restoring.awaits(record)  # else it was of another job
+                return [SendControl(RestoreFailed(record, reason))] if is_awaited else []
             case _:
                 assert_never(event)
 

@@ -286,6 +286,10 @@ class Restoring:
         """True from the order until everything is here."""
         return self.record > 0 and not self._is_done
 
+    def awaits(self, record: int) -> bool:
+        """True of the record that is ordered, until everything is here."""
+        return self.is_under_way and record == self.record
+
     def begin(self, record: int) -> bool:
         """Note the order; False if it is known."""
         if record == self.record:
@@ -295,7 +299,7 @@ class Restoring:
 
     def end(self, record: int) -> bool:
         """Note that everything is here; False if it was not ordered, or is here already."""
-        if record != self.record or self._is_done:
+        if not self.awaits(record):
             return False
         self._is_done = True
         return True

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from ftcomm.execution.data_plane import LOCALS_STAGE, STAGE
 from tests.conformance.bench import Bench
 from tests.conformance.plans import Plan
 
@@ -27,9 +28,9 @@ def test_all_but_one_die_after_saving_before_anyone_has_committed(bench: Bench) 
     bench.run(Plan(4, LOCAL, faults, {"replicas": 4, "local_replicas": 3}))
 
 
-@pytest.mark.parametrize("stage", [1, 2], ids=["first copy", "second copy"])
-def test_death_while_copies_are_sent(bench: Bench, stage: int) -> None:
-    fault = f"2.1.{AT_CHECKPOINT}.0@half_received#{stage << 20}"
+@pytest.mark.parametrize("copy", [0, 1], ids=["first copy", "second copy"])
+def test_death_while_copies_are_sent(bench: Bench, copy: int) -> None:
+    fault = f"2.1.{AT_CHECKPOINT}.0@half_received#{(LOCALS_STAGE + copy) * STAGE}"
     bench.run(Plan(4, LOCAL, (fault,), {"local_replicas": 2}))
 
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -55,7 +56,12 @@ def read_until(words: str, job: "subprocess.Popen[str]") -> None:
 
 def ask(command: str, folder: Path) -> str:
     done = subprocess.run(
-        command.split(), env=environment(), cwd=folder, capture_output=True, text=True, check=True
+        shlex.split(command, comments=True),
+        env=environment(),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return done.stdout
 

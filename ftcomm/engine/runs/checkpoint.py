@@ -91,7 +91,7 @@ class CheckpointRuns:
         """
         digest, local = saving.digest, saving.local
         length = b"" if local is None else len(local).to_bytes(LENGTH_BYTES, "little")
-        mine = digest + length + self._cut.opening() + self._mark(saving)
+        mine = digest + length + self._cut.opening(turn) + self._mark(saving)
         answers = self._plane.gather_digests(mine, signature, site, turn)
         if answers is None:
             return None

@@ -46,7 +46,7 @@ class Closing:
     def _is_a_cut(self, form: CollectiveSpec, turn: Turn) -> bool:
         """All ranks have come, and no message is open; False: ask the core again."""
         signature, site = form.signature, form.site
-        openings = self._plane.gather_digests(self._cut.opening(), signature, site, turn)
+        openings = self._plane.gather_digests(self._cut.opening(turn), signature, site, turn)
         if openings is None:
             return False
         return self._cut.is_level("close()", openings, signature, site, turn)

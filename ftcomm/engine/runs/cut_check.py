@@ -56,16 +56,16 @@ class CutCheck:
         finally:
             self._messages.end_cut()
 
-    def note_threads(self) -> bool:
-        """Under the lock: tell whether others than this thread may send and receive from now on."""
-        others = _has_other_threads()
-        self._core.messages.hold.note_threads(others=others)
-        return others
+    def note_threads(self) -> None:
+        """Under the lock: note whether others than this thread may send and receive from now on."""
+        self._core.messages.hold.note_threads(others=_has_other_threads())
 
-    def opening(self) -> bytes:
-        """This rank's part of the first exchange."""
+    def opening(self, turn: Turn) -> bytes:
+        """This rank's part of the first exchange of a call, in its `turn`."""
         with self._hub.lock:
-            may_change = self.note_threads()
+            may_change = _has_other_threads()
+            if self._core.view.allows_completion(turn[0]):  # else it is reported what was noted
+                self._core.messages.hold.note_threads(others=may_change)
             return self._balance() + (_MAY_CHANGE if may_change else _STAYS)
 
     def _balance(self) -> bytes:
@@ -100,6 +100,8 @@ class CutCheck:
     def _held_balances(self, header: CallHeader) -> list[bytes] | None:
         """Hold messages up, and exchange the balances, which stay as they are."""
         with self._hub.lock:
+            if not self._core.view.allows_completion(header.epoch):
+                return None  # the report has said how it was: others may not count on this balance
             self._core.messages.hold.begin_cut()
             balance = self._balance()
         return self._plane.gather_digests_at(HELD_STAGE, balance, header)

@@ -238,8 +238,6 @@ class MessageExchange:
         A source that was restarted hears what it must send again, while its script can be blamed.
         """
         self._turn()
-        self._sent.forget_claims()  # of who lives they come again; others may have been replaced
-        self._early.clear()
         asked, self._asked, self._asked_in = self._asked, set(), self._view.epoch
         orders: list[Effect] = []
         for source in sorted(asked | self._inbox.sources()):

@@ -101,10 +101,6 @@ class SentLog:
         known = sent[mark.number - 1].running if mark.number else START.running
         return known == mark.running
 
-    def forget_claims(self) -> None:
-        """Receivers say once more how far they have come."""
-        self._claims.clear()
-
     def behind(
         self, destination: int, at: int, marks: Mapping[bytes, int], count: int
     ) -> tuple[int, list[SentMessage]]:

@@ -98,9 +98,9 @@ class AcceleratedRun:
         """Refuse a wrapper that `prepare` has not made: nobody would keep its module.
 
         Raises:
-            ConfigError: its `module` was not added.
+            ConfigError: its `module` is not the model.
         """
-        if not any(module is part for part in self._parts.values()):
+        if module is not self._parts.get("model0"):
             raise ftcomm.ConfigError(
                 "a DDP that the script has made was prepared, and its module is in no checkpoint",
                 remedy="pass the module; prepare() wraps it",

@@ -8,6 +8,7 @@ import pytest
 
 from ftcomm.engine.runs.cut_check import CutCheck, _OpenPair
 from ftcomm.errors import CollectiveMismatchError, JobLostError
+from ftcomm.protocol.position import START
 from ftcomm.recovery.events import FatalFound
 
 RECEIVED = "at close() (job.py:9) rank 1 has received "
@@ -52,7 +53,8 @@ def test_a_rank_with_other_threads_says_so_before_its_balance_leaves() -> None:
     """A plan must know by then: nobody commits without the second balance of this rank."""
     noted = list[bool]()
     hold = SimpleNamespace(note_threads=lambda *, others: noted.append(others))
-    core = SimpleNamespace(messages=SimpleNamespace(hold=hold, balance=5))
+    view = SimpleNamespace(allows_completion=lambda epoch: epoch == 1)
+    core = SimpleNamespace(messages=SimpleNamespace(hold=hold, balance=5), view=view)
     unused: Any = None
     check = CutCheck(
         cast("Any", SimpleNamespace(lock=threading.Lock(), core=core)),
@@ -65,7 +67,8 @@ def test_a_rank_with_other_threads_says_so_before_its_balance_leaves() -> None:
     other = threading.Thread(target=done.wait)
     other.start()
     try:
-        assert check.opening() == (5).to_bytes(8, "little") + b"\x01"
+        for epoch in (1, 2):  # of the second one a report has said how it was
+            assert check.opening((epoch, START)) == (5).to_bytes(8, "little") + b"\x01"
     finally:
         done.set()
         other.join()

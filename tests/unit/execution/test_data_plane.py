@@ -18,6 +18,7 @@ from ftcomm.engine.runs import cut_check
 from ftcomm.engine.runs.checkpoint import CheckpointRuns
 from ftcomm.execution.data_plane import DataPlane
 from ftcomm.execution.header_check import CallHeader
+from ftcomm.memory.pool import Array
 from ftcomm.protocol.frame_header import AFTER_MESSAGES_FLAG, make_suffix
 from ftcomm.protocol.position import START, Position
 from ftcomm.protocol.signature import Kind, Signature
@@ -118,6 +119,7 @@ def test_steps_grow_through_a_checkpoint_though_balances_are_exchanged_twice(
 ) -> None:
     """A rank in an earlier step than another seems to wait for what that one has sent."""
     monkeypatch.setattr(cut_check, "_has_other_threads", lambda: has_threads)
+    monkeypatch.setattr(hub.core.view, "allows_completion", lambda epoch: epoch == TURN[0])
     unused: Any = None
     monkeypatch.setattr(hub, "links", {1: unused, 2: unused})
     plane = DataPlane(hub, unused)
@@ -229,6 +231,7 @@ def test_the_ranks_of_this_host_decide_how_long_is_tried(
     assert plane._executor.waiter.spins == 14
 
 
+@pytest.mark.parametrize("first", range(3))
 @pytest.mark.parametrize(
     ("journal", "has_taken", "hears", "says", "knows"),
     [
@@ -239,7 +242,7 @@ def test_the_ranks_of_this_host_decide_how_long_is_tried(
     ],
 )
 def test_frames_say_where_results_are_journalled_that_they_follow_a_message(
-    hub: Hub, journal: str, has_taken: bool, hears: bool, says: int, knows: bool
+    hub: Hub, journal: str, has_taken: bool, hears: bool, says: int, knows: bool, first: int
 ) -> None:
     hub.settings = replace(hub.settings, journal=journal)
     plane = DataPlane(hub, None)  # type: ignore[arg-type]  # nothing is wrong
@@ -252,11 +255,23 @@ def test_frames_say_where_results_are_journalled_that_they_follow_a_message(
         said.append(plane._executor.after_messages)
         plane._executor.after_messages |= AFTER_MESSAGES_FLAG if hears else 0
 
+    def run_shared(*_: Any, **__: Any) -> Array:
+        run()
+        return NOTHING
+
     for name in ("run", "run_moves"):
         setattr(plane._executor, name, run)
+    plane._executor.run_in_shared_window = run_shared  # type: ignore[method-assign]  # alone
+    window: Any = SimpleNamespace(places=lambda *_: (), give_back=lambda _: None)
+    plane.shared_window = window
     alone = schedule_for(Kind.BARRIER, 1, 0, 0, 1)
+    form: Any = SimpleNamespace(schedule=alone, reducer="sum", dtype=NOTHING.dtype)
     header = CallHeader(1, here, b"")
-    assert plane.run(alone, header, NOTHING, NOTHING)
-    assert plane.run_moves(alone, (), header, NOTHING, NOTHING, None)
-    assert said == [says, AFTER_MESSAGES_FLAG if hears else says]
+    calls = [
+        lambda: plane.run(alone, header, NOTHING, NOTHING),
+        lambda: plane.run_moves(alone, (), header, NOTHING, NOTHING, None),
+        lambda: plane.run_in_shared_window(header, NOTHING, form, window) is not None,
+    ]
+    assert all(call() for call in calls[first:] + calls[:first])
+    assert said == [says, *([AFTER_MESSAGES_FLAG if hears else says] * 2)]
     assert (reach.covers(here), reach.covers(START)) == (knows, False)

@@ -459,8 +459,8 @@ def test_a_claim_that_comes_before_the_load_is_compared_behind_it() -> None:
 
 
 @pytest.mark.parametrize("has_loaded", [False, True])
-def test_a_claim_of_a_receiver_that_has_died_is_forgotten(has_loaded: bool) -> None:
-    """Both ends were restarted: nobody knows any more what was sent, and nothing is compared."""
+def test_a_claim_of_a_receiver_that_has_died_is_compared(has_loaded: bool) -> None:
+    """Others have results that it made of the message, and this rank knows what that was."""
     core = loaded() if has_loaded else a_member()
     core.handle(MessagesClaimed(1, 1, 0, ((TAG, mark_of("a")),)), now=0.0)
     hear(core, Revoke(2, "lost worker 1"))
@@ -468,7 +468,9 @@ def test_a_claim_of_a_receiver_that_has_died_is_forgotten(has_loaded: bool) -> N
     if not has_loaded:
         core.progress.begin_load(b"", SITE)
         assert core.progress.complete_load(2, "zero", b"", now=0.0) is Completion.DONE
-    assert send(core, "b") is None
+    found = send(core, "b")
+    assert found is not None
+    assert found.error == "JobLostError"
 
 
 def test_a_claim_of_a_version_that_is_over_is_forgotten() -> None:

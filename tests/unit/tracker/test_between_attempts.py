@@ -172,14 +172,18 @@ async def test_supervisors_are_answered_while_a_checkpoint_is_verified(
 ) -> None:
     """The answer is to no question of theirs: they wait for the attempt, and start no worker."""
     with trio.fail_after(30):
-        async with served(tmp_path, detect_within=3) as job, trio.open_nursery() as nursery:
+        async with (
+            served(tmp_path, detect_within=3) as job,
+            contextlib.AsyncExitStack() as stack,
+            trio.open_nursery() as nursery,
+        ):
             blocked = Blocked(monkeypatch)
             try:
                 end_attempt(job)
                 await blocked.begun.wait()
-                async with client(job, "operator") as supervisor:
-                    await supervisor.send(WorkerStatusRequest(7, "0", "host", 0, 0))
-                    meanwhile = await supervisor.receive_a(WorkerStatusReply)
+                supervisor = await stack.enter_async_context(client(job, "operator"))
+                await supervisor.send(WorkerStatusRequest(7, "0", "host", 0, 0))
+                meanwhile = await supervisor.receive_a(WorkerStatusReply)
                 assert isinstance(meanwhile, WorkerStatusReply)
                 assert (meanwhile.number, meanwhile.over, meanwhile.attempt) == (0, False, 2)
                 token = read_token(job.token_file)
@@ -190,6 +194,11 @@ async def test_supervisors_are_answered_while_a_checkpoint_is_verified(
                 assert not view._answered
             finally:
                 blocked.go_on.set()
+            answer = await supervisor.receive_a(WorkerStatusReply)
+            assert isinstance(answer, WorkerStatusReply)
+            assert (answer.number, answer.attempt) == (7, 3), (
+                "it is answered, and need not ask again"
+            )
             await view.catch_up()
             assert view.attempt == 3
             nursery.cancel_scope.cancel()

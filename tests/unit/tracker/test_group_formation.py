@@ -181,8 +181,8 @@ def test_spares_are_not_counted_among_those_who_are_here() -> None:
     scenario.tell(Supervised("1", "node7", 71, 4.0))
     assert notes(scenario.tick(30.0)) == [
         (
-            "the group is not complete: 1 of 2 workers are here; missing: 1 worker; the job fails"
-            " in 570 s"
+            "the group is not complete: 1 of 2 workers are here; missing: 1 worker; spares take the"
+            " places in 570 s"
         )
     ]
 

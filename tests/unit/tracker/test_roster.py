@@ -33,6 +33,7 @@ from ftcomm_tracker.core.events import ConnectionLost as ConnLost
 from ftcomm_tracker.core.events import (
     Disconnect,
     Event,
+    FinishedPut,
     GivenUp,
     JobEnded,
     Joined,
@@ -286,6 +287,17 @@ def test_a_tracker_that_was_overtaken_at_the_end_fences_all() -> None:
         JobEnded(False, "FencedError", fenced.reason)
     ]
     assert scenario.tick(SETTINGS.replace_within) == []
+    assert not scenario.roster.standing_of("w0", 1).over, "its supervisor goes to the other tracker"
+
+
+def test_supervisors_hear_of_the_end_when_the_store_has_it() -> None:
+    scenario = closed_with_store()
+    assert scenario.roster.awaits_end_record
+    assert not scenario.roster.standing_of("w0", 1).over
+    told = scenario.tell(FinishedPut())
+    assert [effect for effect in told if isinstance(effect, Persist)], "the driver tells them of it"
+    assert not scenario.roster.awaits_end_record
+    assert scenario.roster.standing_of("w0", 1).over
 
 
 def test_after_a_stop_of_the_tracker_the_record_of_the_end_has_its_time_again() -> None:

@@ -248,7 +248,9 @@ def on_closed(group: GroupState, rank: int, version: int) -> None:
 def tell_finished(group: GroupState) -> None:
     """The job's end is durable: tell all members."""
     final = group.durable.final_version
-    group.end.awaits_record = False
+    if group.end.awaits_record:
+        group.end.awaits_record = False
+        group.persist()  # again, for those who wait to hear of the job's end
     for conn, peer in sorted(group.members.peers.items()):
         in_slots = group.members.rank_of_conn(conn) is not None
         finished = Refused("JobFinishedError", f"the job finished at version {final}", final)

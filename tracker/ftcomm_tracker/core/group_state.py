@@ -334,6 +334,7 @@ class JobEnd:
         over_at: when the tracker leaves, whoever has heard.
         is_reported: the driver knows of the end.
         awaits_record: all have closed, and nobody is told before the store says so.
+        was_overtaken: a later attempt runs, and what this one has come to does not count.
         last_will: the checkpoint that is written before the job ends.
         had_last_will: one was begun; there is no second.
         handed_on: what ends the job, and came when its attempt alone was going to end.
@@ -345,6 +346,7 @@ class JobEnd:
     over_at: float = float("inf")
     is_reported: bool = False
     awaits_record: bool = False
+    was_overtaken: bool = False
     last_will: LastWill | None = None
     had_last_will: bool = False
     handed_on: StopAsked | GivenUp | None = None

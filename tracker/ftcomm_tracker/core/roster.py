@@ -399,7 +399,8 @@ class Roster:
             if not form_with_spares(group, text):
                 end_with_error(group, "RankLostError", text, group.members.progress())
         elif group.forming.is_reminder_due(group.now):
-            end = f"; the job fails in {left_s:.0f} s" if left_s < float("inf") else ""
+            what = "spares take the places" if len(group.members.peers) >= size else "the job fails"
+            end = f"; {what} in {left_s:.0f} s" if left_s < float("inf") else ""
             group.note("warning", f"the group is not complete: {here}{end}")
 
     @property
@@ -416,6 +417,11 @@ class Roster:
     def durable(self) -> Durable:
         """Content of the journal once the effects so far are carried out."""
         return self._group.durable
+
+    @property
+    def awaits_end_record(self) -> bool:
+        """True while all have closed, and nobody is told before the store says so."""
+        return self._group.end.awaits_record
 
     @property
     def handed_on(self) -> StopAsked | GivenUp | None:

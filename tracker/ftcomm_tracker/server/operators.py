@@ -88,6 +88,7 @@ class Operators:
     def __init__(self, tracker: TrackerOperations) -> None:
         self._tracker = tracker
         self._supervised: dict[int, str] = {}  # connection -> worker id
+        self._put_off: dict[int, WorkerStatusRequest] = {}  # by connection, until an attempt begins
         self._dial_backs = DialBacks()
 
     async def hear(
@@ -116,11 +117,18 @@ class Operators:
                         message = await anext(messages, None)
         finally:
             self._supervised.pop(conn, None)
+            self._put_off.pop(conn, None)
 
     def tell_over(self) -> None:
         """Tell every supervisor how the job has ended."""
         for conn, worker_id in self._supervised.items():
             self._tracker.send(conn, self._tracker.standing_of(worker_id, 0))
+
+    async def answer_put_off(self) -> None:
+        """An attempt has begun: answer what supervisors have asked since the one before."""
+        asked, self._put_off = self._put_off, {}
+        for conn, question in asked.items():
+            await self._answer_supervisor(conn, question)
 
     def _order_kill(self, worker_id: str) -> bool:
         """Tell whoever has started the worker; False if nobody has that is connected."""
@@ -141,7 +149,8 @@ class Operators:
         tracker, worker_id, number = self._tracker, asked.worker_id, asked.number
         self._supervised[conn] = worker_id
         if tracker.is_between_attempts:
-            number = 0  # the answer to no question: it asks again, and starts no worker before
+            number = 0  # the answer to no question: it starts no worker before that one is answered
+            self._put_off[conn] = asked
         else:
             tracker.post(Supervised(worker_id, asked.host, asked.pid, asked.age_ms / 1000))
             await tracker.catch_up()  # what the worker said last counts

@@ -248,6 +248,7 @@ class Server:
                     self._connections.finish_all()
                     self._loop.go_on(await self._next_roster())
                     self._note_end(self._roster.durable)
+                    nursery.start_soon(self._operators.answer_put_off)
                     await self._loop.run(self._is_over)
                 await self._connections.flush()
             except FtcommError as error:
@@ -370,7 +371,7 @@ class Server:
             self.outcome = JobEnded(
                 False, durable.fatal_decision.error, durable.fatal_decision.cause
             )
-        elif durable.final_version >= 0:
+        elif durable.final_version >= 0 and not self._roster.awaits_end_record:
             self.outcome = JobEnded(True)
         if self.outcome is not None and not self.over.is_set():
             self.over.set()

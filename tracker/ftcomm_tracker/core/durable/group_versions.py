@@ -144,7 +144,7 @@ def _fence_all(group: GroupState, reason: str) -> None:
     """
     if group.state is JobState.OVER and not group.end.awaits_record:
         return
-    group.end.awaits_record = False
+    group.end.awaits_record, group.end.was_overtaken = False, True
     for conn, peer in sorted(group.members.peers.items()):
         took_part = peer.hello.plan_epoch or group.epochs.in_force
         if group.permits.is_on and not took_part:  # R19: it holds nothing, and may join that one

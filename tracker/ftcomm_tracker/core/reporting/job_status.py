@@ -23,6 +23,7 @@ def standing_of(group: GroupState, worker_id: str, number: int) -> WorkerStatusR
     """Answer question `number` of the supervisor of `worker_id`."""
     # The end of an attempt is none of the job: a supervisor starts its worker into the next one.
     fatal_decision = None if group.awaits_next_attempt else group.durable.fatal_decision
+    is_told = not (group.end.awaits_record or group.end.was_overtaken)
     return WorkerStatusReply(
         number=number,
         connected=group.is_connected(worker_id),
@@ -32,7 +33,7 @@ def standing_of(group: GroupState, worker_id: str, number: int) -> WorkerStatusR
         state=group.state.value,
         epoch=group.epochs.in_force,
         detect_within_ms=round(group.settings.detect_within * 1000),
-        over=fatal_decision is not None or group.durable.final_version >= 0,
+        over=fatal_decision is not None or (is_told and group.durable.final_version >= 0),
         error=fatal_decision.error if fatal_decision else "",
         cause=fatal_decision.cause if fatal_decision else "",
         generation=group.generation if group.rebuild is None else group.rebuild.generation,
