@@ -435,7 +435,7 @@ async def test_of_two_trackers_a_supervisor_comes_back_to_the_one_that_leads(
 async def test_a_tracker_that_waits_beside_another_hears_no_supervisor(
     tmp_path: Path, message: ControlMessage
 ) -> None:
-    """Once the other one is silent it does: with all workers lost, nobody else would call."""
+    """Once the other one is silent it does: with all workers lost, only supervisors would call."""
     async with tracker(tmp_path / "first") as job:
         file = job.token_file
     async with waiting_tracker(tmp_path / "second", file) as (waits, standby):

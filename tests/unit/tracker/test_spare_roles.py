@@ -19,6 +19,11 @@ def of_the_attempt_before(seated: tuple[str, ...]) -> StartedRoles:
     return roles
 
 
+def spares_of(roles: StartedRoles) -> int:
+    """Number of the processes that run and were started as spares."""
+    return sum(roles._is_spare.values())
+
+
 def spares_after(
     seated: tuple[str, ...], order: tuple[str, ...], old: int, ends: tuple[str, ...]
 ) -> int:
@@ -34,7 +39,7 @@ def spares_after(
         formed = number < old
         spare = worker_id not in seated if formed else roles.while_forming(worker_id)
         roles.begin(worker_id, spare=spare)
-    return roles.spares
+    return spares_of(roles)
 
 
 @pytest.mark.parametrize("seated", list(itertools.combinations(IDS, len(WORKERS))))

@@ -333,7 +333,7 @@ class JobEnd:
         inquiry: into a mismatch that was reported.
         over_at: when the tracker leaves, whoever has heard.
         is_reported: the driver knows of the end.
-        awaits_record: all have closed, and nobody is told before the store says so.
+        awaits_record: all have closed; members hear of it when the store has the record.
         was_overtaken: a later attempt runs, and what this one has come to does not count.
         last_will: the checkpoint that is written before the job ends.
         had_last_will: one was begun; there is no second.
@@ -421,7 +421,7 @@ class GroupState:
 
     @property
     def hands_on(self) -> bool:
-        """True if an attempt follows, whether the end of this one is told or awaits its record."""
+        """True if an attempt follows, also while the record of this one's end is awaited."""
         end = self.permits.end
         return self.awaits_next_attempt or (
             end is not None and end.error == RolledBackError.__name__

@@ -420,7 +420,7 @@ class Roster:
 
     @property
     def awaits_end_record(self) -> bool:
-        """True while all have closed, and nobody is told before the store says so."""
+        """True while all have closed, and the store has yet to take the record of that."""
         return self._group.end.awaits_record
 
     @property

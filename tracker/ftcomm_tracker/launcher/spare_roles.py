@@ -17,11 +17,6 @@ class StartedRoles:
         self._ids = frozenset(spares)
         self._is_spare: dict[str, bool] = {}
 
-    @property
-    def spares(self) -> int:
-        """Number of the processes that run and were started as spares."""
-        return sum(self._is_spare.values())
-
     def begin(self, worker_id: str, *, spare: bool) -> None:
         """A process is being started in that role."""
         self._is_spare[worker_id] = spare

@@ -270,7 +270,7 @@ class Server:
             if self.launcher_kills is not None:  # this process's own workers end with it
                 raise
             log.warning(
-                "the job has ended: %s; workers and supervisors are told so for up to %g s",
+                "the job has ended: %s; staying up to %g s for workers and supervisors to hear it",
                 error.cause,
                 self._roster.settings.reattach_within,
             )
