@@ -72,6 +72,19 @@ def this_process() -> ProcessName:
     return ProcessName.of(os.getpid())
 
 
+def process_space() -> str:
+    """Name the boot of this machine and the namespace in which process numbers count here.
+
+    Two machines may have one host name, and a container may have that of its host: numbers of
+    processes say nothing from one to another.  Empty where the system does not say.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}/{Path('/proc/self/ns/pid').stat().st_ino}"
+    except OSError:
+        return ""
+
+
 def start_of(pid: int) -> int | None:
     """Return the start of a process in clock ticks since boot; None if it is not found."""
     stat = _stat_of(pid)

@@ -84,16 +84,3 @@ def _reach_of(state: ChainState, number: int) -> _Reach:
     above = max((version for n, version in own.items() if n < number), default=-math.inf)
     below = min((version for n, version in own.items() if n > number), default=math.inf)
     return _Reach(attempt, above, below)
-
-
-def not_kept(state: ChainState, keep: int) -> dict[int, list[str]]:
-    """Names of the objects of versions that need not be kept (rule R16), by record, oldest first.
-
-    Without those that kept versions name too.
-    """
-    kept = state.kept(keep)
-    needed = {part.name for number in kept for part in state.versions[number].parts}
-    return {
-        number: [part.name for part in state.versions[number].parts if part.name not in needed]
-        for number in sorted(state.versions.keys() - kept)
-    }

@@ -8,7 +8,7 @@ from ftcomm.config.named_paths import absolute_path
 from ftcomm.config.setting_kinds import can_be_recorded
 from ftcomm.durable.bucket_calls import BucketCalls
 from ftcomm.durable.directory_store import DirectoryStore
-from ftcomm.durable.store import MissingObjectError, Store
+from ftcomm.durable.store import MissingObjectError, Store, StoreError
 from ftcomm.errors import ConfigError
 
 BUCKETS = {"s3": "s3fs", "gs": "gcsfs", "az": "adlfs"}  # scheme -> package that fsspec needs
@@ -80,7 +80,8 @@ def _open_bucket(scheme: str, place: str) -> Store:
     """Open a prefix of a bucket.
 
     Raises:
-        ConfigError: a package is missing.
+        ConfigError: a package is missing, or it refuses what the environment says.
+        StoreError: this process can open no more files.
     """
     from ftcomm.durable.object_store import ObjectStore  # noqa: PLC0415 - of buckets alone
 
@@ -101,6 +102,14 @@ def _open_bucket(scheme: str, place: str) -> Store:
         raise ConfigError(
             f"a checkpoint store on {scheme}:// needs the package {package}",
             remedy=extra if scheme == "s3" else f"{extra} {package}",
+        ) from None
+    except OSError as error:
+        raise StoreError(f"{scheme}://{place}: {error.strerror or type(error).__name__}") from None
+    except Exception as error:  # noqa: BLE001 - each package has errors of its own
+        # Without its text, which may have credentials in it.
+        raise ConfigError(
+            f"{scheme}://{place} cannot be opened: {type(error).__name__} in {BUCKETS[scheme]}",
+            remedy="look at the account, credentials and endpoint in the environment",
         ) from None
     return ObjectStore(f"{scheme}://{place}", bucket, prefix.strip("/"))
 

@@ -28,6 +28,13 @@ _BUSY_CODES = frozenset(("SlowDown", "InternalError", "ServiceUnavailable", "Req
 _TAKEN = 412  # by another object: the answer to If-None-Match
 _BEYOND_END = 416
 _WHOLE = 200  # the object, and not a range of it
+_LOST = (  # connections that were lost, or not made
+    botocore.exceptions.ConnectionError,
+    botocore.exceptions.HTTPClientError,
+    aiohttp.ClientError,
+    asyncio.TimeoutError,
+    OSError,
+)
 R = TypeVar("R")
 
 
@@ -42,9 +49,7 @@ def _failure(error: Exception) -> Exception:
         return BucketError(f"{code[:60]} (HTTP {status})", is_temporary=busy)
     if isinstance(error, botocore.exceptions.NoCredentialsError):
         return BucketError("there are no credentials for it", is_temporary=False)
-    kinds = (botocore.exceptions.HTTPClientError, aiohttp.ClientError, OSError, TimeoutError)
-    name = type(error).__name__
-    return BucketError(name, is_temporary=isinstance(error, (*kinds, asyncio.TimeoutError)))
+    return BucketError(type(error).__name__, is_temporary=isinstance(error, _LOST))
 
 
 def _status(error: botocore.exceptions.ClientError) -> int:
@@ -176,9 +181,7 @@ class S3Bucket:
 
     def _within_limit(self, call: Callable[[Any], Awaitable[R]]) -> R:
         try:
-            with self._connecting:  # once, though several threads may come
-                client = self._files.s3
-            answer: R = sync(self._files.loop, call, client, timeout=CALL_LIMIT_S)
+            answer: R = sync(self._files.loop, call, self._client(), timeout=CALL_LIMIT_S)
         except botocore.exceptions.ClientError as error:
             if _status(error) == _TAKEN:
                 raise _TakenError from None
@@ -186,6 +189,14 @@ class S3Bucket:
         except (botocore.exceptions.BotoCoreError, aiohttp.ClientError, OSError) as error:
             raise _failure(error) from None
         return answer
+
+    def _client(self) -> Any:
+        try:
+            with self._connecting:  # once, though several threads may come
+                return self._files.s3
+        except ValueError:
+            what = "its endpoint, as the environment names it, is malformed"
+            raise BucketError(what, is_temporary=False) from None
 
 
 class _TakenError(Exception):

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import sqlite3
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,36 @@ def test_a_full_disk_leaves_no_half_token_behind(
     with pytest.raises(ConfigError, match="No space left"):
         open_and_close(ServeOptions(2, state_dir=tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == [LOCK_NAME]
+
+
+def test_a_token_has_its_name_when_it_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, synced = tmp_path / "token", list[bool]()
+
+    def sync(file: int) -> None:
+        synced.append(path.exists())
+        if stat.S_ISREG(os.fstat(file).st_mode):
+            assert os.fstat(file).st_size == token_file.TOKEN_BYTES * 2 + 1
+
+    monkeypatch.setattr(token_file.os, "fsync", sync)
+    token_file.TokenFile.found_or_made(path)
+    assert synced == [False, True]  # the file, and behind its name the folder
+
+
+def test_a_tracker_that_dies_within_its_token_leaves_no_file_of_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(_: int) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(token_file.os, "fsync", dies)
+        with pytest.raises(KeyboardInterrupt):
+            token_file.TokenFile.found_or_made(tmp_path / "token")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / f"token.{os.getpid()}.new").write_bytes(b"ha")
+    assert token_file.TokenFile.found_or_made(tmp_path / "token").token
 
 
 # --- the state directory ------------------------------------------------------------------------

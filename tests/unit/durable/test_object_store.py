@@ -1,5 +1,6 @@
 """The store in a bucket: against moto's server on loopback, with a proxy that makes calls fail."""
 
+import socket
 import threading
 from collections.abc import Iterator
 from typing import NoReturn
@@ -9,6 +10,7 @@ import pytest
 pytest.importorskip("s3fs", reason="s3fs is not installed")
 pytest.importorskip("moto.server", reason="moto[server] is not installed")
 
+from ftcomm.config.backoff import STORE_ATTEMPTS
 from ftcomm.durable import s3_bucket
 from ftcomm.durable.chain import Chain
 from ftcomm.durable.fsspec_bucket import FsspecBucket
@@ -210,6 +212,31 @@ def test_the_age_of_an_upload_is_not_guessed(faults: Faults) -> None:
 def test_a_service_that_is_down_is_told(faults: Faults) -> None:
     faults.due = [Fault("", "lost before")] * 9
     with pytest.raises(StoreError, match=r"s3://ckpt/run: a: \w+Error"):
+        store().get("a")
+
+
+@pytest.fixture
+def variables(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Set variables behind those for credentials."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "somebody")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    return monkeypatch
+
+
+def test_a_connection_that_cannot_be_made_is_tried_again(variables: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    variables.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+    pauses = list[float]()
+    with pytest.raises(StoreError, match=r"a: EndpointConnectionError"):
+        ObjectStore("s3://ckpt", S3Bucket("ckpt"), "", pauses.append).get("a")
+    assert len(pauses) == STORE_ATTEMPTS - 1
+
+
+def test_an_endpoint_that_is_none_is_an_error_of_the_store(variables: pytest.MonkeyPatch) -> None:
+    variables.setenv("AWS_ENDPOINT_URL", "localhost:9000")
+    with pytest.raises(StoreError, match="its endpoint, as the environment names it, is malformed"):
         store().get("a")
 
 

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -77,6 +77,39 @@ def test_a_package_that_is_missing_is_named(
     for own in ("s3_bucket", "fsspec_bucket"):
         monkeypatch.delitem(sys.modules, f"ftcomm.durable.{own}", raising=False)
     assert words in refused(url)
+
+
+@pytest.mark.parametrize("error", [ValueError("SECRET"), RuntimeError("SECRET")])
+def test_settings_that_a_package_refuses_are_not_repeated(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    bucket = pytest.importorskip(
+        "ftcomm.durable.fsspec_bucket", reason="fsspec is not installed", exc_type=ImportError
+    )
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise error
+
+    monkeypatch.setattr(bucket.fsspec, "filesystem", refuse)
+    text = refused("az://container/run")
+    name = type(error).__name__
+    assert text.startswith(f"az://container/run cannot be opened: {name} in adlfs - look at")
+    assert "SECRET" not in text
+
+
+def test_a_process_without_descriptors_can_open_the_store_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bucket = pytest.importorskip(
+        "ftcomm.durable.fsspec_bucket", reason="fsspec is not installed", exc_type=ImportError
+    )
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(bucket.fsspec, "filesystem", refuse)
+    with pytest.raises(StoreError, match="gs://b/run: Too many open files"):
+        open_store("gs://b/run")
 
 
 class Overwriting(DirectoryStore):

@@ -9,12 +9,19 @@ from typing import Any
 import pytest
 import trio
 
+from ftcomm.config.process_identity import process_space
 from ftcomm.durable.directory_store import DirectoryStore
 from ftcomm.errors import ConfigError
 from ftcomm_tracker.server.store.beat import BEATS, BeatWatch, StoreBeat
 
-ELSEWHERE = {"host": "elsewhere", "pid": 7, "start": 3}
-ENDED = {"host": platform.node(), "pid": 2**22 + 1, "start": 1}  # above the largest number
+ELSEWHERE = {"host": "elsewhere", "space": "b/1", "pid": 7, "start": 3}
+ENDED = {  # its number is above the largest
+    "host": platform.node(),
+    "space": process_space(),
+    "pid": 2**22 + 1,
+    "start": 1,
+}
+IN_A_CONTAINER = {**ENDED, "space": "b/1"}  # with the name of this host
 
 
 def store_with(path: Path, *beats: object) -> DirectoryStore:
@@ -70,6 +77,15 @@ async def test_a_process_of_this_host_that_has_ended_is_not_watched(tmp_path: Pa
     store, watch = store_with(tmp_path, ENDED), Watch()
     await StoreBeat(store, pause=watch).refuse_second()
     assert (watch.waited, names(store)) == ([], [])
+
+
+@pytest.mark.trio
+async def test_a_process_of_a_container_with_this_name_is_watched(tmp_path: Path) -> None:
+    store = store_with(tmp_path, IN_A_CONTAINER)
+    watch = Watch((store, f"{BEATS}other-next"))
+    with pytest.raises(ConfigError, match="works on the store"):
+        await StoreBeat(store, pause=watch).refuse_second()
+    assert f"{BEATS}other-0" in names(store)
 
 
 @pytest.mark.trio

@@ -257,6 +257,18 @@ async def test_what_is_asked_of_members_that_may_live_is_refused(
         await open_again(state_dir, settings={"keep": 0})
 
 
+async def test_a_start_that_was_refused_leaves_the_next_one_free(
+    state_dir: Path, store: Path
+) -> None:
+    (file := store.with_name("file")).write_bytes(b"no folder")
+    with pytest.raises(ConfigError, match="cannot be used"):
+        await open_again(state_dir, world_size=2, settings={"checkpoint": str(file)})
+    job = await open_again(state_dir, world_size=3, settings={"checkpoint": str(store)})
+    assert (job.durable.attempt, job.durable.world_size) == (1, 3)
+    with pytest.raises(ConfigError, match="has world_size 3, 2 was asked for"):
+        await open_again(state_dir, world_size=2)
+
+
 async def test_a_checkpoint_that_was_deleted_is_not_read(
     state_dir: Path, store: Path, stored: StoredJob, caplog: pytest.LogCaptureFixture
 ) -> None:

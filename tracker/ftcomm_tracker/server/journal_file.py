@@ -76,13 +76,13 @@ def create(path: Path) -> None:
                 database.execute(f"PRAGMA user_version = {FORMAT}")
                 for statement in _TABLES:
                     database.execute(statement)
-        _give_name(new, path)
+        give_name(new, path)
     finally:
         new.unlink(missing_ok=True)
 
 
-def _give_name(new: Path, path: Path) -> None:
-    """Let `new` have the name `path`, durably, unless another tracker was quicker."""
+def give_name(new: Path, path: Path) -> None:
+    """Let `new`, which is on the disk, have the name `path`, durably, unless that is taken."""
     try:
         os.link(new, path)
     except FileExistsError:

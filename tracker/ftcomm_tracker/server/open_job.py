@@ -352,6 +352,8 @@ def _restore(journal: Journal, options: ServeOptions) -> tuple[Durable, JobSetti
             continue
         if settings.checkpoint and name in OF_AN_ATTEMPT:
             changed[name] = value
+        elif _never_began(durable):
+            return _found(journal, options)
         else:
             raise ConfigError(
                 f"the job in {journal.path.parent} has {name} {has[name]}, {value} was asked for",
@@ -359,6 +361,15 @@ def _restore(journal: Journal, options: ServeOptions) -> tuple[Durable, JobSetti
             )
     with naming_options(changed):
         return durable, replace(settings, **changed)
+
+
+def _never_began(durable: Durable) -> bool:
+    """True of a job with a store whose only start was refused, as for a store that was misspelt.
+
+    Its first attempt is journalled before any worker can come.
+    """
+    has_store = bool(dict(durable.settings).get("checkpoint"))
+    return has_store and not (durable.attempt or durable.incarnations or durable.former)
 
 
 def _refuse_what_had_begun(durable: Durable, state_dir: Path) -> None:

@@ -1,5 +1,6 @@
 """The file with the job's token: made for a new job, and again if it is deleted with its folder."""
 
+import contextlib
 import os
 import secrets
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from pathlib import Path
 from ftcomm.config.environment import read_token
 from ftcomm.errors import ConfigError
 from ftcomm.protocol.handshake import control_key
+from ftcomm_tracker.server.journal_file import give_name
 
 TOKEN_BYTES = 32  # 64 hex characters, what `read_token` demands at least
 
@@ -44,16 +46,29 @@ class TokenFile:
 
 
 def _write(path: Path, token: str) -> None:
-    """Write a token that its owner alone can read, unless the file is there."""
-    try:
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except FileExistsError:
+    """Write a token that its owner alone can read, unless the file is there.
+
+    It has its name when it is whole and on the disk: a worker may know it from then on, and half a
+    token would be in the way of the next start.
+    """
+    if os.path.lexists(path):
         return
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"token file {path}: {error}") from error
     try:
-        with os.fdopen(file, "w", encoding="ascii") as text:
-            text.write(token + "\n")
-    except OSError as error:  # half a token would be in the way of the next start
-        path.unlink(missing_ok=True)
-        raise ConfigError(f"token file {path}: {error.strerror or error}") from error
+        new = path.with_name(f"{path.name}.{os.getpid()}.new")
+        new.unlink(missing_ok=True)  # of a tracker that died here, with our number
+        file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(file, "w", encoding="ascii") as text:
+                text.write(token + "\n")
+                text.flush()
+                os.fsync(file)
+            give_name(new, path)
+        finally:
+            with contextlib.suppress(OSError):
+                new.unlink(missing_ok=True)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"token file {path}: {_words(error)}") from error
+
+
+def _words(error: OSError | ValueError) -> str:
+    return str(error.strerror or error) if isinstance(error, OSError) else str(error)

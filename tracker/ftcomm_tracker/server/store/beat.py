@@ -16,7 +16,7 @@ from typing import Any
 
 import trio
 
-from ftcomm.config.process_identity import ProcessName, this_process
+from ftcomm.config.process_identity import ProcessName, process_space, this_process
 from ftcomm.durable.store import MissingObjectError, Store, StoreError
 from ftcomm.errors import ConfigError
 
@@ -131,7 +131,12 @@ class StoreBeat:
                 return
             before, self._count = self._name, self._count + 1
             process = this_process()
-            document = {"host": platform.node(), "pid": process.pid, "start": process.start}
+            document = {
+                "host": platform.node(),
+                "space": process_space(),
+                "pid": process.pid,
+                "start": process.start,
+            }
             name = f"{BEATS}{self._token}-{self._count}"
             self._store.put(name, [json.dumps(document).encode()])
             self._name = name
@@ -198,6 +203,7 @@ def _read(content: bytes) -> dict[str, Any]:
         document = json.loads(content)
         return {
             "host": str(document["host"])[:64],
+            "space": str(document["space"])[:64],
             "pid": int(document["pid"]),
             "start": int(document["start"]),
         }
@@ -206,7 +212,9 @@ def _read(content: bytes) -> dict[str, Any]:
 
 
 def _is_of_this_host(process: dict[str, Any]) -> bool:
-    return process.get("host") == platform.node()
+    """True if its number means the same here: not of a container, or a machine of the same name."""
+    here = platform.node(), process_space()
+    return (process.get("host"), process.get("space")) == here
 
 
 def _is_here(process: dict[str, Any]) -> bool:

@@ -57,6 +57,7 @@ from ftcomm_tracker.server.job_id import draw_job_id
 from ftcomm_tracker.server.journal import Journal
 from ftcomm_tracker.server.store.beat import BEAT_EVERY_S, BEATS, BeatWatch, StoreBeat
 from ftcomm_tracker.server.store.chain_records import facts_of
+from ftcomm_tracker.server.store.old_versions import OldVersions
 from ftcomm_tracker.server.store.record_puts import Put, RecordPuts, Writer
 
 # A store that cannot be read when an attempt begins: a restart of its server, not more.
@@ -104,7 +105,8 @@ class ChainTask:
         self._resume = resume
         self._chain = Chain(store)
         self._uses = trio.Lock()  # of the chain, by one thread at a time
-        self._puts = RecordPuts(self._chain, self._uses, self._beat, keep)
+        self._old = OldVersions(store, keep)
+        self._puts = RecordPuts(self._chain, self._uses, self._beat, self._old)
         self._durable = Durable.fresh("", 1)
         self._generation = 0
         self._leads = False
@@ -138,6 +140,7 @@ class ChainTask:
                 not be read for long.
         """
         self._puts.drop()  # a record of the attempt before would be put as one of this
+        await self._old.stop()
         await self._patiently(probe, self._store)
         start = self._start_of(before, survivors=survivors, settings=settings)
         start.has_led = has_led
@@ -497,9 +500,11 @@ class ChainTask:
         """Put what is given, one record after the other, and beat, for ever."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._beat.run)
+            nursery.start_soon(self._old.run)
             if self.has_standby:
                 nursery.start_soon(self._watch, post)
             await self._puts.run(post)
+            await self._old.stop()  # another tracker may begin from what is there
             nursery.cancel_scope.cancel()
 
 

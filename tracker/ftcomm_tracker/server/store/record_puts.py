@@ -16,8 +16,6 @@ import trio
 
 from ftcomm.config.backoff import TRACKER_BACKOFF
 from ftcomm.durable.chain import NONCE_BYTES, Chain, LaterTrackerError, OvertakenError
-from ftcomm.durable.chain_state import chain_state
-from ftcomm.durable.garbage import DATA, not_kept
 from ftcomm.durable.records import (
     AttemptRecord,
     BegunRecord,
@@ -50,6 +48,7 @@ from ftcomm_tracker.core.events import (
 )
 from ftcomm_tracker.server.store.beat import StoreBeat
 from ftcomm_tracker.server.store.chain_records import record_of
+from ftcomm_tracker.server.store.old_versions import OldVersions
 
 # An object that a host has written may be seen here so much later: an NFS client keeps folders.
 MISSING_FOR_S = 60.0
@@ -94,21 +93,19 @@ class RecordPuts:
         chain: they go there.
         uses: held while a thread uses the chain.
         beat: of this tracker.
-        keep: versions whose objects stay.
+        old: hears of each new version.
 
     Attributes:
         claim: the record by which this tracker leads before it has a group; None if it has not.
     """
 
-    def __init__(self, chain: Chain, uses: trio.Lock, beat: StoreBeat, keep: int) -> None:
+    def __init__(self, chain: Chain, uses: trio.Lock, beat: StoreBeat, old: OldVersions) -> None:
         self.claim: EpochRecord | None = None
         self._chain, self._store = chain, chain.store
         self._uses = uses
-        self._beat = beat
-        self._keep = keep
+        self._beat, self._old = beat, old
         self._turn = 0
         self._given, self._orders = trio.open_memory_channel[_Order](MAX_PUTS)
-        self._deleted: set[int] | None = None  # records of versions whose objects are gone
 
     def give(self, effect: Put, writer: Writer) -> None:
         """Put the record behind those that were given before; returns at once."""
@@ -155,17 +152,10 @@ class RecordPuts:
                 await trio.sleep(TRACKER_BACKOFF.delay_s(failures))
             else:
                 if order.turn == self._turn:
-                    await self._tell(done, post)
+                    post(done)
+                    if isinstance(done, VersionPut):
+                        self._old.note(self._chain.links)
                 return True
-
-    async def _tell(self, done: Event, post: Callable[[Event], None]) -> None:
-        post(done)
-        if not isinstance(done, VersionPut):
-            return
-        async with self._uses:
-            cause = await trio.to_thread.run_sync(self._delete_old, abandon_on_cancel=True)
-        if cause:
-            log.warning("an old checkpoint cannot be deleted: %s", cause)
 
     # --- in a thread --------------------------------------------------------------------------
 
@@ -247,19 +237,3 @@ class RecordPuts:
         return tuple(
             each.name for each in effect.objects if listed.get(each.name, -1) < each.nbytes
         )
-
-    def _delete_old(self) -> str:
-        """Delete objects, not records, of versions not to be kept (R16); returns why one stays."""
-        old = not_kept(chain_state(self._chain.links), self._keep)
-        try:
-            if self._deleted is None:  # one list, and not a call for each of thousands long gone
-                there = {each.name for each in self._store.list(DATA)}
-                old = {number: [n for n in names if n in there] for number, names in old.items()}
-                self._deleted = set()
-            for number in sorted(old.keys() - self._deleted):
-                for name in old[number]:
-                    self._store.delete(name)
-                self._deleted.add(number)
-        except StoreError as error:
-            return error.cause
-        return ""
