@@ -41,15 +41,26 @@ class OutputPolicy:
         copy[:] = flat
         return copy.reshape(stored.shape)
 
-    def place_in(self, out: Result, sendbuf: Array) -> Result | None:
+    def place_in(self, out: Result, x: Any, sendbuf: Array) -> Result | None:
         """Return `out` itself if nothing is replayed; an error then leaves its content undefined.
 
         The input is: the call is made again from it after a failure that cost nobody a result.
         """
         large = not self._keeps_results and out.nbytes >= Pool.MIN_LENT_BYTES
-        if not large or not out.flags.c_contiguous or np.may_share_memory(out, sendbuf):
+        if not large or not out.flags.c_contiguous or shares_input(out, x, sendbuf):
             return None
         return out.reshape(-1)
+
+
+def shares_input(out: Result, x: Any, sendbuf: Array) -> bool:
+    """Tell whether `out` is memory of the input.
+
+    Of an `x` with gaps, or of foreign byte order, `sendbuf` is a copy; but the call is made again
+    from `x`, after an error that left the communicator usable.
+    """
+    if np.may_share_memory(out, sendbuf):
+        return True
+    return isinstance(x, np.ndarray) and np.may_share_memory(out, x)
 
 
 def to_own(out: Result | None) -> Callable[[LoggedResult], Result]:

@@ -11,6 +11,7 @@ from ftcomm.api.outputs import (
     as_passed,
     dropped,
     fits,
+    shares_input,
     to_own,
     widened_into,
     with_rows,
@@ -71,7 +72,7 @@ class RankResultCalls:
             request = self._build.reduce(x, options, site, prelude=prelude)
             if is_root:
                 check_out(out, result_dtype(request.form.dtype, wire), request.form.shape)
-            return request if wire else _placed(request, out)
+            return request if wire else _placed(request, out, x)
 
         given = self._handed_out(out) if wire is None else widened_into(out)
         finish = self._on(options.root, as_passed(x, given, out))
@@ -145,7 +146,7 @@ class RankResultCalls:
             request = self._build.gather(x, options, site, prelude=prelude)
             if is_root:
                 check_out(out, request.form.dtype, request.form.shape)
-            return _placed(request, out)
+            return _placed(request, out, x)
 
         finish = self._on(options.root, self._handed_out(out))
         return self._base.submission(Kind.GATHER, x, make, finish, site, options, fits(out))
@@ -238,7 +239,7 @@ class RankResultCalls:
             request.check = check
             if out is not None and _is_sized_and_own(request):
                 check_out(out, request.form.dtype, request.form.shape)
-            return _placed(request, out)
+            return _placed(request, out, x)
 
         def finish(stored: LoggedResult) -> Result:
             found = part(stored)
@@ -265,7 +266,7 @@ def _is_sized_and_own(request: Request) -> bool:
     return request.form.contributed is not None and request.form.schedule is not None
 
 
-def _placed(request: Request, out: Result | None) -> Request:
+def _placed(request: Request, out: Result | None, x: Any) -> Request:
     """A request that makes its result in `out` itself, where no log needs it and no input is there.
 
     What an attempt leaves there that fails is overwritten by the next, or the job is over.
@@ -275,7 +276,7 @@ def _placed(request: Request, out: Result | None) -> Request:
     """
     if out is not None and _is_sized_and_own(request):
         flat = out.reshape(-1)
-        if not np.may_share_memory(flat, request.sendbuf):
+        if not shares_input(flat, x, request.sendbuf):
             request.place = flat
         elif _is_logged_as_it_is(request):
             raise ValueError(

@@ -129,7 +129,7 @@ class ContributedExchange:
             return None
         result = self._place(call, own.stop - own.start)
         result[:] = work[own]
-        plane.give_back(LoggedResult(work, (len(work),)))
+        plane.give_back(work)
         return LoggedResult(result, form.shape)
 
     def _place(self, call: Request, count: int) -> Array:

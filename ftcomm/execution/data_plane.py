@@ -193,10 +193,12 @@ class DataPlane:
         with self._hub.lock:
             return self._hub.pool.lend(count, dtype)
 
-    def give_back(self, taken: LoggedResult) -> None:
-        """Memory that was taken for the run of one call is needed no more."""
-        with self._hub.lock:
-            self._hub.pool.give(taken)
+    def give_back(self, taken: Array) -> None:
+        """What `take` has returned for the run of one call is used no more."""
+        memory = taken.base  # the pool's bytes, of which it is a view
+        if isinstance(memory, np.ndarray):
+            with self._hub.lock:
+                self._hub.pool.put(memory)
 
     def suspect(self, rank: int, cause: str, header: CallHeader) -> None:
         """Suspect a rank that contradicts itself."""

@@ -28,7 +28,7 @@ from tests.soak.figures import Figures
 
 SAY_EVERY_S = 10.0
 MOST_VIOLATIONS = 20  # enough to see what they share
-END_WITHIN_S = 1200.0  # after the time: the last job of each kind comes to its end, or hangs
+END_WITHIN_S = 2400.0  # after the time: the last job of each kind comes to its end, or hangs
 TRACE = ROOT / "tests" / "soak" / "data" / "spot-trace-aws-g4dn.csv"
 
 

@@ -54,7 +54,7 @@ def test_a_short_piece_of_the_trace_loses_all_machines_once() -> None:
 
 def test_a_job_with_a_trace_is_ended_long_after_the_trace() -> None:
     way = way_of_trace("spot.csv", versions_for(70.0))
-    assert (way.versions, way.limit_s) == (98, 740.0)
+    assert (way.versions, way.limit_s) == (98, 1940.0)
     assert way.options()[-4:] == ["--trace", "spot.csv", "--trace-speed", "60"]
 
 

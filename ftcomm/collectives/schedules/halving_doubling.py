@@ -11,8 +11,8 @@ steps of all the bytes more for those who fold.
 No step is held: what it sends and what it reduces are two halves.
 """
 
-from ftcomm.collectives.schedules.non_power_of_two import Fold
-from ftcomm.collectives.schedules.schedule import Copy, Reduce, Schedule, Step
+from ftcomm.collectives.schedules.non_power_of_two import Fold, lower_first
+from ftcomm.collectives.schedules.schedule import Copy, Schedule, Step
 from ftcomm.protocol.signature import Algorithm, Kind
 
 Part = tuple[int, int]  # elements [lo, hi)
@@ -66,7 +66,7 @@ def _reduce_step(tag: int, peer: int, kept: Part, given: Part, *, fresh: bool, a
         recv_from=peer,
         recv_lo=kept[0],
         recv_hi=kept[1],
-        reduce=Reduce.INCOMING_FIRST if above else Reduce.OWN_FIRST,
+        reduce=lower_first(kept[1] - kept[0], incoming_first=above),
         own_in_sendbuf=fresh,
     )
 

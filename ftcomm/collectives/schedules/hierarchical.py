@@ -24,10 +24,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ftcomm.collectives.schedules.binomial_tree import binomial_broadcast
+from ftcomm.collectives.schedules.non_power_of_two import lower_first
 from ftcomm.collectives.schedules.pipelined_chain import chain_broadcast
 from ftcomm.collectives.schedules.recursive_doubling import doubling_allreduce
 from ftcomm.collectives.schedules.ring import ring_allreduce, ring_gather, ring_reduce
-from ftcomm.collectives.schedules.schedule import Copy, Reduce, Schedule, Step, block_bounds
+from ftcomm.collectives.schedules.schedule import Copy, Schedule, Step, block_bounds
 from ftcomm.collectives.schedules.sub_schedule import embedded
 from ftcomm.protocol.host_groups import Grouping, members_of
 from ftcomm.protocol.signature import Algorithm, Kind
@@ -130,7 +131,7 @@ def _towards_first(at: HostLayout, count: int) -> list[Step]:
             break
         if at.index + distance < len(at.ranks):
             peer = at.ranks[at.index + distance]
-            order = Reduce.OWN_FIRST
+            order = lower_first(count, incoming_first=False)
             steps.append(
                 Step(tag=bit, recv_from=peer, recv_hi=count, reduce=order, own_in_sendbuf=fresh)
             )

@@ -267,6 +267,9 @@ async def _beside(join: Callable[[list[Array]], Packed], parts: list[Array]) -> 
 
 
 def _largest_result(driver: Driver) -> int:
-    """Bytes of one result that the log's limit lets a member keep its share of."""
+    """Bytes of one result that the log's limit lets a member keep its share of.
+
+    A share is rounded down, so that one of the limit may be nearly one byte more.
+    """
     settings, size = driver.hub.settings, driver.hub.core.contact.world_size
-    return settings.log_limit * size // min(size, settings.replicas)
+    return (settings.log_limit + 1) * size // min(size, settings.replicas)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import ftcomm
+from ftcomm.api.outputs import shares_input
 from ftcomm.testing import local_group
 
 X = np.arange(6.0).reshape(2, 3)
@@ -116,3 +117,16 @@ def test_an_input_that_is_left_to_the_log_is_no_place_for_the_result() -> None:
 
     with local_group(2) as group:
         assert group.run(exchange) == [[[0, 1, 0, 1]] * 4, [[2, 3, 2, 3]] * 4]
+
+
+@pytest.mark.parametrize("shape", ["gaps", "bytes"])
+def test_the_memory_of_an_input_that_was_copied_is_known(shape: str) -> None:
+    """A call that failed is made again from it, so no attempt may write there."""
+    out = np.arange(16.0).reshape(4, 4)
+    x = out.T if shape == "gaps" else out.view(out.dtype.newbyteorder())
+    copy = np.ascontiguousarray(x, x.dtype.newbyteorder("=")).reshape(-1)
+    assert not np.may_share_memory(out, copy)
+    assert shares_input(out, x, copy)
+    assert shares_input(out, [1.0], out.reshape(-1))
+    assert not shares_input(out, x.copy(), copy)
+    assert not shares_input(out, [1.0], copy)

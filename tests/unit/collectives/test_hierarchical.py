@@ -20,7 +20,12 @@ from ftcomm.collectives.schedules.hierarchical import (
 )
 from ftcomm.collectives.schedules.hierarchical_allgather import hierarchical_allgatherv
 from ftcomm.collectives.schedules.pipelined_chain import SEGMENT_BYTES
-from ftcomm.collectives.schedules.schedule import NOBODY, REDUCE_SEGMENT_BYTES, Schedule
+from ftcomm.collectives.schedules.schedule import (
+    NOBODY,
+    REDUCE_SEGMENT_BYTES,
+    Reduce,
+    Schedule,
+)
 from ftcomm.collectives.selection import allgatherv_schedule, choose_algorithm, schedule_for
 from ftcomm.execution.data_plane import STAGE
 from ftcomm.protocol.field_types import MAX_WORLD_SIZE
@@ -287,3 +292,14 @@ def test_bfloat16_is_as_far_off_as_its_module_says_at_most(grouping: Grouping) -
         widen_bfloat16(wanted, got)
         bound = (1 + 2**-8) ** (1 + additions[form]) - 1
         assert np.all(np.abs(got - total) <= bound * total), form
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("grouping", [(0, 1, 0, 1), (0, 0, 1, 1, 1), (0, 0, 0, 1)])
+def test_a_function_is_not_called_for_an_empty_block(form: str, grouping: Grouping) -> None:
+    make, _ = FORMS[form]
+    for count in range(len(grouping)):
+        schedules = (make(grouping, rank, count) for rank in range(len(grouping)))
+        steps = [step for schedule in schedules for step in schedule.steps]
+        empty = [step for step in steps if step.recv_lo == step.recv_hi]
+        assert {step.reduce for step in empty} <= {Reduce.NONE}

@@ -1,6 +1,7 @@
 """Every algorithm, every group size: same bits as the definition, no deadlock, full dataflow."""
 
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -24,7 +25,12 @@ from ftcomm.collectives.schedules.pipelined_chain import (
 from ftcomm.collectives.schedules.recursive_doubling import barrier, doubling_allreduce
 from ftcomm.collectives.schedules.ring import ring_allreduce
 from ftcomm.collectives.schedules.ring_allgather import ring_allgather, ring_allgatherv
-from ftcomm.collectives.schedules.schedule import REDUCE_SEGMENT_BYTES, block_bounds
+from ftcomm.collectives.schedules.schedule import (
+    REDUCE_SEGMENT_BYTES,
+    Reduce,
+    Schedule,
+    block_bounds,
+)
 from ftcomm.collectives.schedules.shift import shift
 from ftcomm.collectives.selection import DOUBLING_ALLGATHER_BYTES, schedule_for
 from ftcomm.config.algorithm_table import AlgorithmTable, Row, SizeRule
@@ -415,3 +421,14 @@ def test_pairwise_exchange_sends_each_byte_once_and_never_two_ranks_to_one() -> 
     assert sum(sent) == 5 * 4 * 2
     for at_once in zip(*(schedule.steps for schedule in schedules), strict=True):
         assert sorted(step.send_to for step in at_once) == list(range(5))
+
+
+@pytest.mark.parametrize("make", [doubling_allreduce, halving_allreduce, ring_allreduce])
+@pytest.mark.parametrize("n", range(1, 10))
+def test_a_function_is_not_called_for_an_empty_block(
+    make: Callable[[int, int, int], Schedule], n: int
+) -> None:
+    for count in range(n + 1):
+        steps = [step for rank in range(n) for step in make(n, rank, count).steps]
+        empty = [step for step in steps if step.recv_lo == step.recv_hi]
+        assert {step.reduce for step in empty} <= {Reduce.NONE}

@@ -17,7 +17,7 @@ from ftcomm.collectives import chunking
 from ftcomm.collectives.dtypes import dtype_code
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.control.fetching import fetch, request_link
-from ftcomm.control.fetching.fetch import _fetch_from, _look_up
+from ftcomm.control.fetching.fetch import _fetch_from, _largest_result, _look_up
 from ftcomm.control.message_stream import receive_message, send_all
 from ftcomm.protocol.codec import encode
 from ftcomm.protocol.link_messages import FetchEnd, FetchItem, FetchWait
@@ -295,3 +295,15 @@ async def test_what_there_is_no_memory_for_is_a_typed_failure(
     core, (suspect,) = await fetched(monkeypatch, CHECKPOINT)
     assert "no room for 8 bytes: no terabyte" in suspect.reason
     assert core.checkpoints.committed is None
+
+
+@pytest.mark.parametrize(("size", "replicas"), [(3, 2), (5, 3), (2, 2), (7, 2), (4, 9)])
+async def test_what_the_quota_admits_may_be_fetched(size: int, replicas: int) -> None:
+    limit, share = 1 << 20, min(size, replicas) / size
+    contact = SimpleNamespace(world_size=size)
+    settings = SimpleNamespace(log_limit=limit, replicas=replicas)
+    hub = SimpleNamespace(settings=settings, core=SimpleNamespace(contact=contact))
+    driver: Any = SimpleNamespace(hub=hub)
+    largest = int(limit / share) + 3
+    admitted = max(n for n in range(largest - 6, largest + 1) if int(n * share) <= limit)
+    assert admitted <= _largest_result(driver) <= admitted + 1

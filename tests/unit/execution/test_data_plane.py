@@ -275,3 +275,11 @@ def test_frames_say_where_results_are_journalled_that_they_follow_a_message(
     assert all(call() for call in calls[first:] + calls[:first])
     assert said == [says, *([AFTER_MESSAGES_FLAG if hears else says] * 2)]
     assert (reach.covers(here), reach.covers(START)) == (knows, False)
+
+
+def test_scratch_that_is_given_back_is_taken_again(hub: Hub, plane: Noting) -> None:
+    scratch = plane.take(1 << 18, np.dtype(np.float32))
+    place = scratch.__array_interface__["data"]
+    plane.give_back(scratch)
+    again = plane.take(1 << 18, np.dtype(np.float32))
+    assert (again.__array_interface__["data"], hub.pool.nbytes) == (place, 0)
