@@ -77,11 +77,15 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of this epoch from `position` on."""
+        # Now and not with the first batch, for which zip() does not ask behind an empty loader.
+        return self._batches() if self.batch_sampler.begin_pass() else iter(())
+
+    def _batches(self) -> Iterator[Any]:
         self.before_first_batch()
         yield from self.batch_sampler.over(super().__iter__())
 
     def begin_next_epoch(self) -> None:
-        """End the epoch, for who stops at its last batch and does not ask for another."""
+        """End the epoch, for who stops before its end, or holds its iterator for longer."""
         self.batch_sampler.begin_next_epoch()
 
     def state_dict(self) -> dict[str, Any]:

@@ -87,9 +87,9 @@ class DDP(torch.nn.Module):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Add gradients up on this rank alone, for forward and backward passes inside.
+        """Add gradients up on this rank alone, those of the forward passes inside.
 
-        The first backward pass behind it averages the sums.
+        The first backward pass of one outside averages the sums.
         """
         before, self._averages = self._averages, False
         try:
@@ -128,15 +128,9 @@ class DDP(torch.nn.Module):
         )
 
     def _prepare(self) -> None:
-        if self._reducer.is_active:
-            raise RuntimeError(
-                "the backward pass before this forward pass was cut short, so this rank may have "
-                "begun fewer collectives than others; let the error end the script"
-            )
+        self._reducer.begin_forward(averages=self._averages)
         self._check_trained()
-        if not self._reducer.is_removed:
-            self._reducer.is_on = self._averages
-        elif not self._reducer.is_succeeded:
+        if self._reducer.is_removed and not self._reducer.is_succeeded:
             raise ftcomm.ConfigError(
                 "this ftcomm.torch.DDP does not average gradients any more: it was released, or "
                 "another one has wrapped some of its parameters since",

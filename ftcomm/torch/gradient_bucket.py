@@ -47,19 +47,20 @@ class GradientBucket:
     parameter had a gradient on any rank.
     """
 
-    def __init__(self, parameters: Sequence[torch.nn.Parameter], tag: str) -> None:
+    def __init__(self, parameters: Sequence[torch.nn.Parameter], names: Sequence[str]) -> None:
         """Reserve the memory.
 
         Args:
             parameters: of one dtype.
-            tag: of the collective: it tells buckets of one size apart.
+            names: of the parameters: they tell the collectives of buckets of one size apart.
 
         Raises:
             TypeError: gradients of these parameters are not carried.
         """
         for parameter in parameters:
             check_tensor(parameter)
-        self._parameters, self._tag = list(parameters), tag
+        self._parameters, self._names = list(parameters), list(names)
+        self._tag = " ".join(names)
         sizes = [parameter.numel() for parameter in parameters]
         flat = torch.zeros(sum(sizes) + len(sizes), dtype=parameters[0].dtype)
         *parts, self._marks = flat.split([*sizes, len(sizes)])
@@ -80,6 +81,7 @@ class GradientBucket:
         """Parameter `number` of the bucket has its gradient.
 
         Raises:
+            ConfigError: a hook has taken the gradient away.
             RuntimeError: it has had it in this backward pass.
         """
         if self._given[number]:
@@ -106,19 +108,29 @@ class GradientBucket:
 
         Where no rank had a gradient, the parameter keeps what it had: mostly none.
         """
-        if self._handle is not None:
-            self._handle.wait()
-            self._handle = None
+        self._wait()
         if not all(self._given):
             for number, mark in enumerate(self._marks.tolist()):
                 if mark and not self._given[number]:
                     self._parameters[number].grad = self._view_of(number)
+        self.reset()
+
+    def reset(self) -> None:
+        """Be ready for the next backward pass, once nothing is on its way."""
+        self._wait()
         self._given = [False] * len(self._parameters)
         self._missing = len(self._parameters)
 
+    def _wait(self) -> None:
+        if self._handle is not None:
+            self._handle.wait()
+            self._handle = None
+
     def _complete(self) -> None:
         for number, given in enumerate(self._given):
-            if not given:
+            if given:
+                self._place(number)  # a hook may have put another tensor there since
+            else:
                 self._place_kept(number)
         self._marks.copy_(torch.tensor(self._given))
 
@@ -135,6 +147,13 @@ class GradientBucket:
         parameter, gradient = self._parameters[number], self._parameters[number].grad
         if gradient is self._views[number] and not self._is_moved(number):
             return
+        if gradient is None:
+            raise ftcomm.ConfigError(
+                f"a hook has set the gradient of {self._names[number]} to None in the backward "
+                "pass, before the mean over all ranks",
+                remedy="step the optimizer and clear gradients behind backward(); set a gradient "
+                "that does not count to zeros",
+            )
         if gradient.layout is not torch.strided:
             check_tensor(gradient)
         view = self._view_of(number)

@@ -5,6 +5,9 @@ restarted rank.  Buckets are therefore begun in the order of their numbers, what
 which they fill: one that is full waits for those before it.  When the backward pass has ended, the
 last one is begun, and those that are not full by then.
 
+A bucket that has become full is begun by the next gradient.  The parameter that filled it may have
+more hooks, of the script, which run behind that of the reducer and change the gradient.
+
 A parameter's hooks outlive who has made them.  These hold the reducer weakly and go with it: one
 that nobody has any more would go on with its collectives, and two would average a gradient while it
 is on its way.
@@ -13,7 +16,7 @@ is on its way.
 import functools
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -23,12 +26,7 @@ from ftcomm.torch.gradient_bucket import GradientBucket, cut
 
 
 class GradientReducer:
-    """The buckets of one module, as long as a wrapper or the graph of an output holds it.
-
-    Attributes:
-        is_on: gradients of the next backward pass are averaged, else they add up here.
-        is_active: a backward pass has begun, and has not ended.
-    """
+    """The buckets of one module, as long as a wrapper or the graph of an output holds it."""
 
     def __init__(
         self,
@@ -48,14 +46,16 @@ class GradientReducer:
             TypeError: gradients of one of them are not carried.
         """
         self._comm = comm
-        self.is_on, self.is_active = True, False
+        self._is_on = True  # for forward passes from here on, else their gradients add up here
+        self._is_active = False  # in a backward pass that averages
+        self._is_adding = False  # in one of a forward pass for which it was off
         self._started = 0
         self._buckets: list[GradientBucket] = []
         self._parameters = frozenset(parameter for _, parameter in named)
         places = []
         for numbers in cut([parameter for _, parameter in named], bucket_bytes):
             members = [named[number][1] for number in numbers]
-            bucket = GradientBucket(members, " ".join(_label(*named[number]) for number in numbers))
+            bucket = GradientBucket(members, [_label(*named[number]) for number in numbers])
             self._buckets.append(bucket)
             places += [(bucket, place, parameter) for place, parameter in enumerate(members)]
         self._replace_others()
@@ -68,7 +68,7 @@ class GradientReducer:
 
     def remove(self) -> None:
         """Average nothing any more, for good; gradients add up on this rank alone."""
-        self.is_on = False
+        self._is_on = False
         with _lock:
             _attached.pop(self, None)
         self._unhook()
@@ -91,33 +91,54 @@ class GradientReducer:
         for other in found:
             other.remove()
 
+    def begin_forward(self, *, averages: bool) -> None:
+        """A forward pass begins, whose gradients are averaged, or add up on this rank.
+
+        Raises:
+            RuntimeError: the backward pass before it was cut short, and there are other ranks.
+        """
+        if self._is_active:
+            self._give_up()
+        self._is_on, self._is_adding = averages, False
+
     def watch(self, outputs: Any) -> None:
         """Begin with the backward pass from any of `outputs`, at its outermost begin.
+
+        Whether it averages was said before the forward pass: others may come between the two.
 
         Otherwise a gradient begins it, which may come in a pass that a reentrant checkpoint makes,
         and each such pass would average all buckets. A parameter that is an output itself begins it
         by its gradient, and would keep the hook of each forward pass.
         """
+        begin = self.begin if self._is_on else self._begin_adding
         for output in torch.utils._pytree.tree_leaves(outputs):  # noqa: SLF001 - as torch's FSDP does
             is_tensor = isinstance(output, torch.Tensor) and output.requires_grad
             if is_tensor and output not in self._parameters:
-                output.register_hook(self.begin)
+                output.register_hook(begin)
 
     def begin(self, *_: Any) -> None:
-        """A backward pass begins: called by its first hook, once or more often."""
-        if self.is_on and not self.is_active:
-            self.is_active = True
-            # Runs at the end of the outermost pass, on the thread that called backward.
-            torch.autograd.Variable._execution_engine.queue_callback(self._finish)  # noqa: SLF001 - as torch's FSDP does
+        """A backward pass that averages begins: called by its hooks, once or more often."""
+        if not (self._is_active or self.is_removed):
+            self._is_active = True
+            _call_behind_pass(self._finish)
+
+    def _begin_adding(self, *_: Any) -> None:
+        """A backward pass begins that averages only if it is one of other forward passes too."""
+        if not (self._is_adding or self.is_removed):
+            self._is_adding = True
+            _call_behind_pass(self._end_adding)
+
+    def _end_adding(self) -> None:
+        self._is_adding = False
 
     def on_gradient(self, bucket: GradientBucket, place: int) -> None:
         """The parameter at a place of one of the buckets has its gradient."""
-        if not self.is_on:
-            return
-        self.begin()
+        if not self._is_active:
+            if self._is_adding or not self._is_on:
+                return
+            self.begin()  # of outputs in which `watch` finds no tensor
+        self._start_full()  # of earlier gradients, whose hooks have all run
         bucket.take(place)
-        if bucket.is_full:
-            self._start_full()
 
     def _start_full(self) -> None:
         last = len(self._buckets) - 1  # which has nothing to overlap with
@@ -134,13 +155,29 @@ class GradientReducer:
         self._buckets[-1].average(self._comm)
         for bucket in self._buckets:
             bucket.finish()
-        self._started, self.is_active = 0, False
+        self._started, self._is_active = 0, False
+
+    def _give_up(self) -> None:
+        """Forget a backward pass that was cut short."""
+        if self._comm.world_size > 1:
+            raise RuntimeError(
+                "the backward pass before this forward pass was cut short, so this rank may have "
+                "begun fewer collectives than others; let the error end the script"
+            )
+        for bucket in self._buckets:
+            bucket.reset()
+        self._started, self._is_active = 0, False
 
 
 # Reducers whose hooks are in place, with their parameters; of all threads, as each may be a rank.
 _Attached = weakref.WeakKeyDictionary[GradientReducer, frozenset[torch.nn.Parameter]]
 _attached: _Attached = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
+
+
+def _call_behind_pass(function: Callable[[], None]) -> None:
+    """Call it at the end of the outermost backward pass, on the thread that called backward."""
+    torch.autograd.Variable._execution_engine.queue_callback(function)  # noqa: SLF001 - as torch's FSDP does
 
 
 def _pass_on(

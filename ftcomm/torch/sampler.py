@@ -87,6 +87,7 @@ class BatchSampler:
         self._rank, self._world_size = comm.rank, comm.world_size
         self._seed, self._shuffle, self._drop_last = operator.index(seed), shuffle, drop_last
         self.epoch = self.position = 0
+        self._pass: object | None = None  # that gives this epoch's batches, if one does
         if batch_size < 1 or not len(self):
             raise ValueError(
                 f"{rows} rows give no batch of {batch_size} to each of {self._world_size} ranks"
@@ -112,16 +113,38 @@ class BatchSampler:
     def over(self, loader: Iterable[Batch]) -> Iterator[Batch]:
         """The batches of a `loader` that reads by this sampler, counted; then the epoch ends.
 
-        A checkpoint in the loop's body is one behind the batch.
+        A checkpoint in the loop's body is one behind the batch. The epoch ends too where the script
+        asks for none behind the last batch, and drops the iterator: a loop over ``zip`` does so.
         """
-        for batch in loader:
-            self.position += 1
-            yield batch
-        self.begin_next_epoch()
+        return self._counted(loader) if self.begin_pass() else iter(())
+
+    def begin_pass(self) -> bool:
+        """Prepare for a loop over batches; False: it gets none, and the epoch is over.
+
+        That is so behind a checkpoint that was made in the body of the epoch's last batch.
+        """
+        is_empty = False
+        if self.position == len(self):
+            is_empty = self._pass is None  # else another iterator has given them, and is still held
+            self.begin_next_epoch()
+        return not is_empty
+
+    def _counted(self, loader: Iterable[Batch]) -> Iterator[Batch]:
+        this = self._pass = object()
+        try:
+            for batch in loader:
+                self.position += 1
+                yield batch
+        except GeneratorExit:
+            if self._pass is this and self.position == len(self):
+                self.begin_next_epoch()
+            raise
+        if self._pass is this:
+            self.begin_next_epoch()
 
     def begin_next_epoch(self) -> None:
-        """End the epoch: `over` does, for who takes batches until there are no more."""
-        self.epoch, self.position = self.epoch + 1, 0
+        """End the epoch, which `over` does when its batches were taken."""
+        self.epoch, self.position, self._pass = self.epoch + 1, 0, None
 
     def state_dict(self) -> dict[str, Any]:
         """The position, equal on all ranks."""
@@ -129,7 +152,7 @@ class BatchSampler:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on behind `state`."""
-        self.epoch, self.position = state["epoch"], state["position"]
+        self.epoch, self.position, self._pass = state["epoch"], state["position"], None
 
     def _order(self) -> list[int]:
         if not self._shuffle:

@@ -1,5 +1,6 @@
 """Lightning's checkpoints, kept in the job's memory."""
 
+import copy
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -50,7 +51,6 @@ class LightningCheckpoints(Callback):
         self._comm, self._every = comm, every
         self._connector = trainer._checkpoint_connector  # noqa: SLF001 - nothing else makes one without a file
         self._own: Mapping[str, Any] | None = None  # of this rank, until the first batch
-        self._end_batch: Callable[..., Any]  # the module's own hook, once training has begun
         self._saved_at = self._step = 0  # steps of the optimizer
 
     def load(self) -> None:
@@ -115,8 +115,7 @@ class LightningCheckpoints(Callback):
             )
         trainer.train_dataloader.before_first_batch = self._restore_random
         # Lightning calls it behind all callbacks, and nothing of a batch may follow its checkpoint.
-        self._end_batch = pl_module.on_train_batch_end
-        pl_module.on_train_batch_end = self._end_and_keep
+        pl_module.on_train_batch_end = KeepingHook(pl_module.on_train_batch_end, self._keep_if_due)
 
     def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
         """Go on with the checkpoint's values, whatever came since."""
@@ -141,9 +140,8 @@ class LightningCheckpoints(Callback):
         if any(isinstance(each, _AVERAGING) for each in trainer.callbacks):
             broadcast_buffers(self._comm, pl_module)
 
-    def _end_and_keep(self, *arguments: Any) -> None:
-        """End a batch; keep a checkpoint if it is due and the optimizer has just made a step."""
-        self._end_batch(*arguments)
+    def _keep_if_due(self) -> None:
+        """Keep a checkpoint if it is due and the optimizer has just made a step."""
         trainer = self._connector.trainer
         step, before = trainer.global_step, self._step
         self._step = step
@@ -210,6 +208,33 @@ class LightningCheckpoints(Callback):
             "callbacks": callbacks,
             "gradients": {} if module.automatic_optimization else gradients_of(module.parameters()),
         }
+
+
+class KeepingHook:
+    """A module's own hook, and what keeps a checkpoint behind it.
+
+    A copy or pickle of the module is one of no job: it has its own hook alone.
+    """
+
+    def __init__(self, own: Callable[..., Any], keep: Callable[[], None]) -> None:
+        self._own, self._keep = own, keep
+
+    def __call__(self, *arguments: Any, **options: Any) -> None:
+        """Call the module's own hook first."""
+        self._own(*arguments, **options)
+        self._keep()
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        """The hook of the copied module, as the method is bound to that."""
+        return copy.deepcopy(self._own, memo)
+
+    def __reduce__(self) -> Any:
+        """The hook of the module that is pickled."""
+        return _same, (self._own,)
+
+
+def _same(hook: Any) -> Any:
+    return hook
 
 
 def _restore_hook(module: Any) -> None:

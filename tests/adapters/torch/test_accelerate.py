@@ -258,6 +258,17 @@ def test_a_pass_that_the_script_leaves_is_not_continued(comm: ftcomm.Communicato
     assert (script.loader.epoch, script.loader.position, comm.version) == (2, 0, 2)
 
 
+def test_a_loader_that_resumes_behind_its_last_batch_gives_an_empty_pass(
+    comm: ftcomm.Communicator,
+) -> None:
+    script = Script(every=1)
+    script.loader.load_state_dict({"epoch": 3, "position": len(script.loader)})
+    run: Any = script.loader._run
+    run.begin_pass = lambda loader: not run._active.append(loader)
+    assert [len([*script.loader]) for _ in range(2)] == [0, len(script.loader)]
+    assert (script.loader.epoch, script.loader.position) == (5, 0)
+
+
 def test_the_steps_are_those_of_accelerate_alone() -> None:
     weights = []
     for kind in (Accelerator, accelerate.Accelerator):

@@ -2,6 +2,7 @@
 
 import collections
 import importlib
+import itertools
 import random
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -173,6 +174,54 @@ def test_a_sampler_goes_on_behind_the_batch_that_the_script_was_given(
     other.load_state_dict(first.state_dict())
     assert list(other.over(iter(other))) == epochs[0][2:]
     assert (other.epoch, other.position) == (1, 0)
+
+
+def loaders(comm: ftcomm.Communicator) -> list[ft.DataLoader]:
+    return [ft.DataLoader(torch.arange(8), comm, batch_size=2) for _ in range(2)]
+
+
+def test_a_loop_over_a_zip_takes_whole_epochs(comm: ftcomm.Communicator) -> None:
+    """The second loader is never asked for a batch behind its last."""
+    first, second = loaders(comm)
+    for epoch in range(1, 4):
+        assert len([*zip(first, second, strict=False)]) == 4
+        assert first.state_dict() == second.state_dict() == {"epoch": epoch, "position": 0}
+
+
+def test_a_loop_that_is_left_in_its_last_body_ends_the_epoch(comm: ftcomm.Communicator) -> None:
+    loader, _ = loaders(comm)
+    for epoch in range(3):
+        for number, _batch in enumerate(loader, 1):
+            if number == len(loader):
+                assert loader.state_dict() == {"epoch": epoch, "position": 4}
+                break
+        assert loader.state_dict() == {"epoch": epoch + 1, "position": 0}
+
+
+def test_a_checkpoint_in_the_last_body_gives_one_empty_loop(comm: ftcomm.Communicator) -> None:
+    """The others have not begun the next epoch: what is behind their loop follows."""
+    first, second = loaders(comm)
+    for _ in zip(first, second, strict=False):
+        state = second.state_dict()
+    assert state == {"epoch": 0, "position": 4}
+    first, second = loaders(comm)
+    for loader in (first, second):
+        loader.load_state_dict(state)
+    for epoch, batches in enumerate([0, 4, 4], 1):
+        assert len([*zip(first, second, strict=False)]) == batches
+        assert first.state_dict() == second.state_dict() == {"epoch": epoch, "position": 0}
+
+
+def test_an_iterator_that_is_held_ends_no_other_epoch(comm: ftcomm.Communicator) -> None:
+    loader, _ = loaders(comm)
+    held = []
+    for _ in range(3):
+        held.append(iter(loader))
+        assert len([*itertools.islice(held[-1], 4)]) == 4
+    assert next(held[0], None) is None
+    assert loader.state_dict() == {"epoch": 2, "position": 4}
+    held.clear()
+    assert loader.state_dict() == {"epoch": 3, "position": 0}
 
 
 class Noisy(torch.utils.data.Dataset):

@@ -1,6 +1,7 @@
 """The strategy for Lightning on one rank: what it refuses, and what it answers."""
 
 import copy
+import pickle
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -113,6 +114,31 @@ def test_behind_the_fit_the_module_is_a_plain_one(strategy: FtcommStrategy) -> N
     assert strategy.model is module
     before = strategy._comm.seqno
     module.layer(torch.ones(1, 2)).sum().backward()
+    assert strategy._comm.seqno == before
+
+
+class Ending(Module):
+    """A module with a hook of its own behind each batch."""
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        self.batches_ended = getattr(self, "batches_ended", 0) + 1
+
+
+def test_a_module_in_training_is_copied_and_pickled(strategy: FtcommStrategy) -> None:
+    """As for an average of weights: the copy has the module's own hook, and is of no job."""
+    copies: list[Any] = []
+
+    class Copying(lightning.Callback):
+        def on_train_batch_start(self, _: Any, pl_module: Any, *_others: Any) -> None:
+            copies[:] = copy.deepcopy(pl_module), pickle.loads(pickle.dumps(pl_module))
+
+    module = fit(
+        strategy, ft.DataLoader(torch.ones(8, 2), batch_size=2), Copying(), module=Ending()
+    )
+    before = strategy._comm.seqno
+    for each in copies:
+        each.on_train_batch_end()
+    assert [each.batches_ended for each in (module, *copies)] == [8, 8, 8]
     assert strategy._comm.seqno == before
 
 
