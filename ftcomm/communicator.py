@@ -1,7 +1,7 @@
 """The communicator: what a training script holds on to."""
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self, overload
 
 from ftcomm.api import message_forms, rank_result_forms
@@ -468,8 +468,8 @@ class Communicator:
         self._persistent.barrier(deadline, tag)
 
     def bucketed(
-        self, arrays: Sequence[Any], op: AnyOp = "sum", *, bucket_bytes: int = BUCKET_BYTES,
-        out: Sequence[Result] | None = None, algorithm: str | None = None,
+        self, arrays: Iterable[Any], op: AnyOp = "sum", *, bucket_bytes: int = BUCKET_BYTES,
+        out: Iterable[Result] | None = None, algorithm: str | None = None,
         wire: str | None = None, deadline: Deadline = None, tag: CallTag = None,
     ) -> list[Result]:  # fmt: skip
         """Combine each of `arrays` over all ranks, in few collectives.
