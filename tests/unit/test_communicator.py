@@ -243,6 +243,12 @@ def test_one_communicator_is_open_at_a_time(comm: ftcomm.Communicator) -> None:
     assert comm.is_usable
 
 
+@pytest.mark.parametrize("name", ["detect_within", "replicas"])
+def test_a_setting_that_is_expected_is_checked(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name.upper()} is 'rubbish'"):
+        ftcomm.init("none", expect={name: "rubbish"})
+
+
 def test_of_a_named_job_each_thread_has_one(comm: ftcomm.Communicator) -> None:
     def open_and_close() -> int:
         with ftcomm.init("none", job="mine") as own:
