@@ -87,7 +87,7 @@ class NonblockingCalls:
         with self.queue.one_user():
             access = QueueAccess(self.queued, self.place, self.messages)
             engine = TaskEngine(self.queue, self._calls, access, workers)
-            self._task_engines = [*filter(lambda e: not e.is_closed, self._task_engines), engine]
+            self._task_engines = [*(e for e in self._task_engines if not e.is_spent), engine]
             return engine
 
     # --- the end ------------------------------------------------------------------------------

@@ -131,6 +131,12 @@ class TaskEngine:
         self._workers: list[threading.Thread] = []
         self.is_closed = False
 
+    @property
+    def is_spent(self) -> bool:
+        """True once it is closed, with nothing that is waited for and no error to be raised."""
+        with self._lock:
+            return self.is_closed and not (self._tasks or self._failures)
+
     # --- pushing ------------------------------------------------------------------------------
 
     def var(self, name: str = "") -> Variable:
