@@ -104,6 +104,17 @@ class Communicator:
         state = "over" if self.is_over else f"at {self._session.engine.position}"
         return f"<ftcomm.Communicator rank {self.rank} of {self.world_size}, {state}>"
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuse copies and pickles, which would have the job's connections.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError(
+            "a communicator belongs to its process, so it cannot be copied or pickled; pass on what"
+            " is needed of it, such as comm.rank"
+        )
+
     @property
     def rank(self) -> int:
         """This worker's place in the group, 0 to ``world_size - 1``; it survives restarts."""
@@ -188,10 +199,17 @@ class Communicator:
         """
         self._session.close(deadline)
 
-    def abort(self, reason: str) -> None:
+    def abort(self, reason: str | BaseException) -> None:
         """Leave the job without closing it: a failure at once, told to the others as `reason`.
 
-        Nothing happens where this communicator is over already, or is a forked child's copy.
+        Nothing happens where this communicator is over already, or is a forked child's copy. A call
+        that runs meanwhile raises `ClosedError`.
+
+        Args:
+            reason: a text, or an exception, which is named by its class and text.
+
+        Raises:
+            TypeError: `reason` is neither.
         """
         self._session.abort(reason)
 

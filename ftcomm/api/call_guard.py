@@ -86,6 +86,12 @@ class CallLock:
         """
         return self.holder.setdefault(0, NOBODY)[1] in (0, get_ident())
 
+    @property
+    def is_held_here(self) -> bool:
+        """A call of this thread has it, and has not been left."""
+        holder = self.holder.get(0)
+        return holder is not None and holder[1] == get_ident() and self.left_by() is None
+
     def release(self) -> None:
         """Give it back."""
         del self.holder[0]
@@ -112,6 +118,10 @@ class PendingCalls(Protocol):
         Returns:
             False if it may not have it.
         """
+
+    @property
+    def is_own_thread(self) -> bool:
+        """True on the thread that runs them."""
 
 
 class CallGuard:
@@ -168,6 +178,11 @@ class CallGuard:
     def is_inherited(self) -> bool:
         """True in a forked child."""
         return os.getpid() != self._pid
+
+    @property
+    def is_inside(self) -> bool:
+        """True in a call: a function of the user's asks that it runs, or a signal handler."""
+        return self.lock.is_held_here or (self.pending is not None and self.pending.is_own_thread)
 
     def __enter__(self) -> None:
         frame = sys._getframe(1)  # noqa: SLF001 - as long as it runs, the call is inside

@@ -234,11 +234,29 @@ class Session:
                 self._end()
             else:
                 self.abort(named(error))
+        else:
+            self._end_behind_calls()
 
-    def abort(self, reason: str) -> None:
+    def abort(self, reason: object) -> None:
         """Leave the job without closing it; see `Communicator.abort`."""
-        if self.is_usable:
-            self.engine.leave(reason)
+        words = named(reason) if isinstance(reason, BaseException) else reason
+        if not isinstance(words, str):
+            name = type(reason).__name__
+            raise TypeError(f"reason is a {name}, must be a text or an exception")
+        if not self.is_usable:
+            self._end_behind_calls()
+            return
+        self.engine.leave(words)
+        if self.guard.is_inside:  # the call would go on with what is closed here
+            self.guard.is_closed = True
+            self.engine.abort()
+            if self.engine.error is not None:  # the call raises it, and ends the rest
+                return
+        self._end()
+
+    def _end_behind_calls(self) -> None:
+        """End what is over already: the call that was to do so may have raised something else."""
+        if not (self.guard.is_inherited or self.guard.is_inside):
             self._end()
 
     def _end(self) -> None:
@@ -247,6 +265,7 @@ class Session:
             self.engine.abort()
             return
         self._at_end()
+        self._at_end = _nothing
         self.background.end(self.engine.abort, self.engine.stop)
 
     def _is_the_end(self, error: FtcommError) -> bool:
@@ -273,3 +292,7 @@ class Session:
     def _reached(self) -> Position:
         """A value that differs if a call has been completed since."""
         return self.engine.position
+
+
+def _nothing() -> None:
+    """What is called at the end has been."""
