@@ -473,13 +473,14 @@ class Communicator:
             tag: likewise.
         """
         options = CallOptions(root=root, deadline=deadline, tag=tag)
-        return self._run(self._calls.broadcast_object, obj, options)
+        return self._run(deadline, self._calls.broadcast_object, obj, options)
 
     def allgather_object(
         self, obj: Any, *, deadline: Deadline = None, tag: CallTag = None
     ) -> list[Any]:
         """The objects of all ranks in rank order; see `broadcast_object` for what they may be."""
-        return self._run(self._calls.allgather_object, obj, CallOptions(deadline=deadline, tag=tag))
+        options = CallOptions(deadline=deadline, tag=tag)
+        return self._run(deadline, self._calls.allgather_object, obj, options)
 
     def barrier(self, *, deadline: Deadline = None, tag: CallTag = None) -> None:
         """Return when every rank has entered it."""
