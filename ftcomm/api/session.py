@@ -308,4 +308,4 @@ class Session:
 
 
 def _nothing() -> None:
-    """What is called at the end has been."""
+    """Do nothing: what is called at the end was called."""

@@ -358,32 +358,6 @@ def test_errors_of_an_engine_that_an_exception_has_left_are_raised_at_the_end() 
         run()
 
 
-def test_an_error_of_a_closed_engine_is_raised_at_the_end_whatever_was_made_since() -> None:
-    began = threading.Event()
-
-    def function() -> None:
-        began.set()
-        raise ZeroDivisionError("of a closed engine")
-
-    comm = ftcomm.init("none")
-    engine = comm.engine()
-    engine.push(function)
-    allowed(began)
-    engine.close()
-    comm.engine().close()
-    with pytest.raises(ZeroDivisionError, match="of a closed engine"):
-        comm.close()
-    comm.close()
-    assert comm.is_over
-
-
-def test_a_closed_engine_is_dropped_once_it_is_done(comm: ftcomm.Communicator) -> None:
-    for _ in range(3):
-        with comm.engine() as engine:
-            engine.push(lambda: None)
-    assert len(comm._nonblocking._task_engines) == 1
-
-
 def test_a_collective_that_misses_what_was_dropped_fails_the_calls_behind_it() -> None:
     entered, door = threading.Event(), threading.Event()
 
