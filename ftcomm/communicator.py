@@ -1,7 +1,7 @@
 """The communicator: what a training script holds on to."""
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self, overload
 
 from ftcomm.api import message_forms, rank_result_forms
@@ -104,6 +104,17 @@ class Communicator:
         state = "over" if self.is_over else f"at {self._session.engine.position}"
         return f"<ftcomm.Communicator rank {self.rank} of {self.world_size}, {state}>"
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuse copies and pickles, which would have the job's connections.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError(
+            "a communicator belongs to its process, so it cannot be copied or pickled; pass on what"
+            " is needed of it, such as comm.rank"
+        )
+
     @property
     def rank(self) -> int:
         """This worker's place in the group, 0 to ``world_size - 1``; it survives restarts."""
@@ -188,10 +199,17 @@ class Communicator:
         """
         self._session.close(deadline)
 
-    def abort(self, reason: str) -> None:
+    def abort(self, reason: str | BaseException) -> None:
         """Leave the job without closing it: a failure at once, told to the others as `reason`.
 
-        Nothing happens where this communicator is over already, or is a forked child's copy.
+        Nothing happens where this communicator is over already, or is a forked child's copy. A call
+        that runs meanwhile raises `ClosedError`.
+
+        Args:
+            reason: a text, or an exception, which is named by its class and text.
+
+        Raises:
+            TypeError: `reason` is neither.
         """
         self._session.abort(reason)
 
@@ -455,21 +473,22 @@ class Communicator:
             tag: likewise.
         """
         options = CallOptions(root=root, deadline=deadline, tag=tag)
-        return self._run(self._calls.broadcast_object, obj, options)
+        return self._run(deadline, self._calls.broadcast_object, obj, options)
 
     def allgather_object(
         self, obj: Any, *, deadline: Deadline = None, tag: CallTag = None
     ) -> list[Any]:
         """The objects of all ranks in rank order; see `broadcast_object` for what they may be."""
-        return self._run(self._calls.allgather_object, obj, CallOptions(deadline=deadline, tag=tag))
+        options = CallOptions(deadline=deadline, tag=tag)
+        return self._run(deadline, self._calls.allgather_object, obj, options)
 
     def barrier(self, *, deadline: Deadline = None, tag: CallTag = None) -> None:
         """Return when every rank has entered it."""
         self._persistent.barrier(deadline, tag)
 
     def bucketed(
-        self, arrays: Sequence[Any], op: AnyOp = "sum", *, bucket_bytes: int = BUCKET_BYTES,
-        out: Sequence[Result] | None = None, algorithm: str | None = None,
+        self, arrays: Iterable[Any], op: AnyOp = "sum", *, bucket_bytes: int = BUCKET_BYTES,
+        out: Iterable[Result] | None = None, algorithm: str | None = None,
         wire: str | None = None, deadline: Deadline = None, tag: CallTag = None,
     ) -> list[Result]:  # fmt: skip
         """Combine each of `arrays` over all ranks, in few collectives.

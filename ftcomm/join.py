@@ -77,7 +77,9 @@ def init(
         SystemExit: the job has finished without this spare (``FTCOMM_SPARE=1``).
     """
     use_exit_codes()  # first: a malformed variable must not look like a death to a launcher
-    asked = {**_expected(expect), "detect_within": detect_within}
+    asked = dict(_expected(expect))
+    if detect_within is not None:
+        asked["detect_within"] = detect_within
     return _open(
         job,
         tracker=tracker,

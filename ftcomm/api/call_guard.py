@@ -21,13 +21,15 @@ change while one looks.  To another one it stays taken until then.
 
 import os
 import sys
-import time
 from _thread import get_ident
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from types import FrameType, TracebackType
 from typing import Any, Final, NamedTuple, NoReturn, Protocol
 
+from ftcomm.config.deadline import Limit, QueuedLimit
 from ftcomm.errors import ClosedError, ForkError, FtcommError, ThreadError
+from ftcomm.requests.call_site import site_of
 
 
 class Holder(NamedTuple):
@@ -86,6 +88,12 @@ class CallLock:
         """
         return self.holder.setdefault(0, NOBODY)[1] in (0, get_ident())
 
+    @property
+    def is_held_here(self) -> bool:
+        """A call of this thread has it, and has not been left."""
+        holder = self.holder.get(0)
+        return holder is not None and holder[1] == get_ident() and self.left_by() is None
+
     def release(self) -> None:
         """Give it back."""
         del self.holder[0]
@@ -106,12 +114,20 @@ class CallLock:
 class PendingCalls(Protocol):
     """Nonblocking calls, which own the engine while no thread is inside."""
 
-    def hand_back(self, frame: FrameType) -> bool:
+    def hand_back(self, frame: FrameType, limit: QueuedLimit | None) -> bool:
         """Wait for all that is pending, then own the engine for the call that runs as `frame`.
+
+        Args:
+            frame: of the call.
+            limit: of the call, which the wait is a part of.
 
         Returns:
             False if it may not have it.
         """
+
+    @property
+    def is_own_thread(self) -> bool:
+        """True on the thread that runs them."""
 
 
 class CallGuard:
@@ -124,7 +140,6 @@ class CallGuard:
         error: what ended the communicator, raised by every later call; None after a plain close.
         pending: the nonblocking calls, which may own the engine; None where there are none.
         lock: who is inside.
-        waited: who was inside after waiting for others, and since when; None otherwise.
         waiting_submitters: who begins a nonblocking call; empty, unless one was cut short in
             between.
     """
@@ -138,7 +153,6 @@ class CallGuard:
         "is_closed",
         "lock",
         "pending",
-        "waited",
         "waiting_submitters",
     )
 
@@ -158,7 +172,6 @@ class CallGuard:
         self.is_closed = False
         self.error: FtcommError | None = None
         self.pending: PendingCalls | None = None
-        self.waited: tuple[Any, float] | None = None
         self.lock = CallLock()
         self.waiting_submitters: dict[int, Any] = {}
         self._judge, self._reached, self._give_up = judge, reached, give_up
@@ -169,6 +182,11 @@ class CallGuard:
         """True in a forked child."""
         return os.getpid() != self._pid
 
+    @property
+    def is_inside(self) -> bool:
+        """True in a call: a function of the user's asks that it runs, or a signal handler."""
+        return self.lock.is_held_here or (self.pending is not None and self.pending.is_own_thread)
+
     def __enter__(self) -> None:
         frame = sys._getframe(1)  # noqa: SLF001 - as long as it runs, the call is inside
         if (
@@ -177,7 +195,7 @@ class CallGuard:
             or os.getpid() != self._pid
             or not self.lock.take(frame, self._reached())
         ):
-            self._wait_in_line(frame)
+            self.enter_behind(frame)
 
     def __exit__(
         self,
@@ -215,8 +233,24 @@ class CallGuard:
             self._give_up(error)
             self.error = self.error or error
 
-    def _wait_in_line(self, frame: FrameType) -> None:
+    def within(self, limit: Limit | None, known: bytes = b"") -> AbstractContextManager[None]:
+        """Enter for a call whose `limit` holds while it waits for others too.
+
+        Args:
+            limit: None for none.
+            known: the call's signature, as far as it is known.
+        """
+        return self if limit is None else LimitedEntry(self, limit, known)
+
+    def enter_behind(
+        self, frame: FrameType, limit: Limit | None = None, known: bytes = b""
+    ) -> None:
         """Enter behind the nonblocking calls.
+
+        Args:
+            frame: of the call.
+            limit: of the call, which the wait is a part of.
+            known: as of `within`.
 
         Raises:
             FtcommError: another thread owns the engine, or the communicator is closed.
@@ -226,17 +260,9 @@ class CallGuard:
         self.repair()
         if not self.is_closed and not self.waiting_submitters and self.try_take(frame):
             return
-        since = time.monotonic()
-        if self.pending is None or not self.pending.hand_back(frame):
+        queued = limit and QueuedLimit(limit, known, site_of(frame))
+        if self.pending is None or not self.pending.hand_back(frame, queued):
             self.refuse()
-        self.waited = self.lock.holder.get(0), since
-
-    def asked_at(self) -> float | None:
-        """Since when the call inside waited for others; None if it did not. Asked once a call."""
-        waited, self.waited = self.waited, None  # it holds the frame of its call
-        if waited is None or waited[0] is not self.lock.holder.get(0):
-            return None
-        return waited[1]
 
     def refuse(self) -> NoReturn:
         """Say why no call is admitted."""
@@ -247,6 +273,27 @@ class CallGuard:
         if self.lock.barred == get_ident():
             raise called_in_callback()
         raise ThreadError("two threads use this communicator, or it is used in a callback")
+
+
+class LimitedEntry:
+    """Enters a guard for a call that has a limit."""
+
+    __slots__ = ("_guard", "_known", "_limit")
+
+    def __init__(self, guard: CallGuard, limit: Limit, known: bytes) -> None:
+        self._guard, self._limit, self._known = guard, limit, known
+
+    def __enter__(self) -> None:
+        frame = sys._getframe(1)  # noqa: SLF001 - as in `CallGuard.__enter__`
+        self._guard.enter_behind(frame, self._limit, self._known)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._guard.__exit__(kind, error, trace)
 
 
 def called_in_callback() -> ThreadError:

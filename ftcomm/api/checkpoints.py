@@ -9,7 +9,7 @@ from ftcomm.api.session import Session
 from ftcomm.config.deadline import Duration
 from ftcomm.errors import ConfigError, StateChangedError
 from ftcomm.protocol.position import PRELUDE
-from ftcomm.protocol.signature import DURABLE, LAZY, WITH_LOCAL, Kind
+from ftcomm.protocol.signature import DURABLE, LAZY, WITH_LOCAL, Kind, Signature
 from ftcomm.recovery.states import Checkpoint
 from ftcomm.requests.call_site import call_site, passes_on
 from ftcomm.requests.request import DIGEST_BYTES, UNCOMPARED, CheckpointPayload
@@ -18,6 +18,8 @@ from ftcomm.state.lazy import LazyState
 from ftcomm.state.serializer import pack_state, unpack_state
 
 passes_on(__file__)
+
+_CHECKPOINT, _LOAD = Signature(Kind.CHECKPOINT).encode(), Signature(Kind.LOAD).encode()
 
 
 class Checkpoints:
@@ -43,9 +45,9 @@ class Checkpoints:
     ) -> int:
         """Commit a checkpoint and return its version; see `Communicator.checkpoint`."""
         session, engine = self._session, self._session.engine
-        with session.guard:
+        limit = session.limit_of(deadline)
+        with session.guard.within(limit, _CHECKPOINT):
             began = time.perf_counter()
-            limit = session.limit_of(deadline, session.guard.asked_at())
             if engine.position.version == PRELUDE:
                 raise ValueError("call load_checkpoint() before checkpoint(); it ends the prelude")
             if durable and not engine.has_store:
@@ -83,9 +85,9 @@ class Checkpoints:
             deadline: as for `allreduce`.
         """
         session, engine = self._session, self._session.engine
-        with session.guard:
+        limit = session.limit_of(deadline)
+        with session.guard.within(limit, _LOAD):
             began = time.perf_counter()
-            limit = session.limit_of(deadline, session.guard.asked_at())
             self._check_prelude("load_checkpoint", "ends the prelude: call it once")
             raw = pack_state(default if engine.rank == 0 else None)
             packed = [pack_state(own, "local_default") for own in local_default]

@@ -104,9 +104,8 @@ class PersistentCalls:
             if result is not None:
                 return result
         options = CallOptions(op, -1, algorithm, wire, deadline, tag=tag)
-        return self._session.run(
-            self._remembered, spot, what, self._calls.allreduce, x, options, out, copy=copy
-        )
+        run, build = self._session.run, self._calls.allreduce
+        return run(deadline, self._remembered, spot, what, build, x, options, out, copy=copy)
 
     def broadcast(
         self,
@@ -127,9 +126,8 @@ class PersistentCalls:
             if result is not None:
                 return result
         options = CallOptions(root=root, algorithm=algorithm, deadline=deadline, tag=tag)
-        return self._session.run(
-            self._remembered, spot, what, self._calls.broadcast, x, options, out, copy=copy
-        )
+        run, build = self._session.run, self._calls.broadcast
+        return run(deadline, self._remembered, spot, what, build, x, options, out, copy=copy)
 
     def allgather(
         self, x: Any, out: Result | None, copy: bool, deadline: Duration | None, tag: CallTag
@@ -141,9 +139,8 @@ class PersistentCalls:
             if result is not None:
                 return result
         options = CallOptions(deadline=deadline, tag=tag)
-        return self._session.run(
-            self._remembered, spot, _ALLGATHER, self._calls.allgather, x, options, out, copy=copy
-        )
+        run, build = self._session.run, self._calls.allgather
+        return run(deadline, self._remembered, spot, _ALLGATHER, build, x, options, out, copy=copy)
 
     def allgatherv(
         self,
@@ -163,9 +160,8 @@ class PersistentCalls:
             if result is not None:
                 return result
         options = CallOptions(deadline=deadline, counts=counts, tag=tag)
-        return self._session.run(
-            self._remembered, spot, what, self._calls.allgatherv, x, options, out, copy=copy
-        )
+        run, build = self._session.run, self._calls.allgatherv
+        return run(deadline, self._remembered, spot, what, build, x, options, out, copy=copy)
 
     def barrier(self, deadline: Duration | None, tag: CallTag) -> None:
         """A barrier, likewise."""
@@ -175,7 +171,8 @@ class PersistentCalls:
             and self._repeat(spot, _BARRIER, NOTHING, tag, None, copy=False) is not None
         ):
             return
-        self._session.run(self._remembered_barrier, spot, CallOptions(deadline=deadline, tag=tag))
+        options = CallOptions(deadline=deadline, tag=tag)
+        self._session.run(deadline, self._remembered_barrier, spot, options)
 
     def _remembered_barrier(self, spot: Spot | None, options: CallOptions) -> Submission[None]:
         submission = self._calls.barrier(options)

@@ -36,7 +36,12 @@ class Run(Protocol):
     """`Session.run`."""
 
     def __call__(
-        self, build: Callable[P, Submission[R]], /, *arguments: P.args, **options: P.kwargs
+        self,
+        deadline: Duration | None,
+        build: Callable[P, Submission[R]],
+        /,
+        *arguments: P.args,
+        **options: P.kwargs,
     ) -> R:
         """Build a call and run it."""
 
@@ -85,7 +90,7 @@ def reduce(
         tag: likewise.
     """
     options = CallOptions(op, root, algorithm, wire, deadline, log, tag=tag)
-    return self._run(self._rank_results.reduce, x, options, out)
+    return self._run(deadline, self._rank_results.reduce, x, options, out)
 
 
 def reduce_scatter(
@@ -117,7 +122,7 @@ def reduce_scatter(
         FtcommError: see `allreduce`.
     """
     options = CallOptions(op, -1, algorithm, None, deadline, log, copy, counts, tag)
-    return self._run(self._rank_results.reduce_scatter, x, options, out)
+    return self._run(deadline, self._rank_results.reduce_scatter, x, options, out)
 
 
 def gather(
@@ -129,7 +134,7 @@ def gather(
     `out` is looked at on the root alone.
     """
     options = CallOptions(root=root, deadline=deadline, log=log, tag=tag)
-    return self._run(self._rank_results.gather, x, options, out)
+    return self._run(deadline, self._rank_results.gather, x, options, out)
 
 
 def gatherv(
@@ -141,7 +146,7 @@ def gatherv(
     `out` is looked at on the root alone.
     """
     options = CallOptions(root=root, deadline=deadline, log=log, tag=tag)
-    return self._run(self._rank_results.gatherv, x, options, out)
+    return self._run(deadline, self._rank_results.gatherv, x, options, out)
 
 
 def gather_object(
@@ -158,7 +163,7 @@ def gather_object(
     See `broadcast_object` for what they may be.
     """
     options = CallOptions(root=root, deadline=deadline, log=log, tag=tag)
-    return self._run(self._rank_results.gather_object, obj, options)
+    return self._run(deadline, self._rank_results.gather_object, obj, options)
 
 
 def scatter(
@@ -179,7 +184,7 @@ def scatter(
         tag: likewise.
     """
     options = CallOptions(root=root, deadline=deadline, log=log, tag=tag)
-    return self._run(self._rank_results.scatter, x, options, out)
+    return self._run(deadline, self._rank_results.scatter, x, options, out)
 
 
 def scatterv(
@@ -198,7 +203,7 @@ def scatterv(
         tag: likewise.
     """
     options = CallOptions(root=root, deadline=deadline, log=log, tag=tag)
-    return self._run(self._rank_results.scatterv, arrays, options, out)
+    return self._run(deadline, self._rank_results.scatterv, arrays, options, out)
 
 
 def scatter_object(
@@ -216,7 +221,7 @@ def scatter_object(
         tag: likewise.
     """
     options = CallOptions(root=root, deadline=deadline, log=log, tag=tag)
-    return self._run(self._rank_results.scatter_object, objects, options)
+    return self._run(deadline, self._rank_results.scatter_object, objects, options)
 
 
 def alltoall(
@@ -244,7 +249,7 @@ def alltoall(
         FtcommError: see `allreduce`.
     """
     options = CallOptions(deadline=deadline, log=log, copy=copy, tag=tag)
-    return self._run(self._rank_results.alltoall, x, options, out)
+    return self._run(deadline, self._rank_results.alltoall, x, options, out)
 
 
 def alltoallv(
@@ -275,4 +280,4 @@ def alltoallv(
         FtcommError: see `allreduce`.
     """
     options = CallOptions(deadline=deadline, log=log, tag=tag)
-    return self._run(self._rank_results.alltoallv, arrays, options)
+    return self._run(deadline, self._rank_results.alltoallv, arrays, options)

@@ -8,13 +8,13 @@ from typing import ParamSpec, Protocol, TypeVar
 
 from ftcomm.api.call_guard import CallGuard
 from ftcomm.api.stats import KindStats, Stats
-from ftcomm.config.deadline import Duration, Limit, checked_deadline, limit_from
+from ftcomm.config.deadline import Duration, Limit, QueuedLimit, checked_deadline, limit_from_now
 from ftcomm.diagnostics.error_text import named
 from ftcomm.engine.interface import Engine
 from ftcomm.engine.log_quota import LogQuota
 from ftcomm.errors import FtcommError, LogLimitError
 from ftcomm.protocol.position import Position
-from ftcomm.protocol.signature import Kind
+from ftcomm.protocol.signature import Kind, Signature
 from ftcomm.requests.builder import RequestBuilder, UnprovenBroadcasts
 from ftcomm.requests.call_site import call_site, passes_on
 from ftcomm.requests.request import AnyRequest, OpenBroadcast, Request, Submission
@@ -28,8 +28,12 @@ R = TypeVar("R")
 class BackgroundCalls(Protocol):
     """The calls that run beside the script, as the end of a session needs them."""
 
-    def wait_for_tasks(self) -> None:
-        """Wait for all functions and collectives that were pushed to task engines."""
+    def wait_for_tasks(self, limit: QueuedLimit | None) -> None:
+        """Wait for all functions and collectives that were pushed to task engines.
+
+        Args:
+            limit: of the call that waits.
+        """
 
     def end(self, abort: Callable[[], None], finish: Callable[[], None]) -> None:
         """Run nothing any more; see `RequestQueue.end`."""
@@ -114,18 +118,24 @@ class Session:
     # --- one call -----------------------------------------------------------------------------
 
     def run(
-        self, build: Callable[P, Submission[R]], /, *arguments: P.args, **options: P.kwargs
+        self,
+        deadline: Duration | None,
+        build: Callable[P, Submission[R]],
+        /,
+        *arguments: P.args,
+        **options: P.kwargs,
     ) -> R:
         """Build a call and run it, as the only one inside.
 
         Args:
+            deadline: the user's, from here on; None for the job's.
             build: makes the submission of its arguments; nothing of the job is touched before.
             arguments: of `build`.
             options: likewise.
         """
-        with self.guard:
+        limit = self.limit_of(deadline)
+        with self.guard.within(limit):
             submission = build(*arguments, **options)
-            limit = self.limit_of(submission.deadline, self.guard.asked_at())
             return self.run_built(limit, submission)
 
     def run_built(self, limit: Limit | None, submission: Submission[R]) -> R:
@@ -150,15 +160,17 @@ class Session:
             raise
         return result
 
-    def limit_of(self, deadline: Duration | None, since: float | None = None) -> Limit | None:
-        """The limit of a call: its own, or that of the job's calls; None is no limit.
+    def limit_of(self, deadline: Duration | None) -> Limit | None:
+        """The limit of a call that is made now: its own, or that of the job's calls.
 
         Args:
             deadline: the user's; None for the job's.
-            since: monotonic time at which the call was made; None is now.
+
+        Returns:
+            None if there is none.
         """
         seconds = self._call_deadline if deadline is None else checked_deadline(deadline)
-        return None if seconds is None else limit_from(since, seconds)
+        return None if seconds is None else limit_from_now(seconds)
 
     def _admitted(self, request: AnyRequest) -> AnyRequest:
         """The request, to be refused where its result has no room in the log."""
@@ -184,14 +196,15 @@ class Session:
 
     def close(self, deadline: Duration | None) -> None:
         """Close the job together with all ranks; see `Communicator.close`."""
-        site = call_site()
+        site, limit = call_site(), self.limit_of(deadline)
+        known = Signature(Kind.CLOSE).encode()
         if not self.guard.is_closed:
-            self.background.wait_for_tasks()
-        limit = self.limit_of(deadline)
+            queued = limit and QueuedLimit(limit, known, site, "what its task engines run")
+            self.background.wait_for_tasks(queued)
         if self.guard.is_closed:
             self._end()  # if it was ended beside a call, which came to its own end
             return
-        with self.guard:
+        with self.guard.within(limit, known):
             self.check_no_receive("close()")
             request = self.builder.plain(Kind.CLOSE, site)
             self.engine.within(limit, request, self.engine.close, request)
@@ -234,11 +247,29 @@ class Session:
                 self._end()
             else:
                 self.abort(named(error))
+        else:
+            self._end_behind_calls()
 
-    def abort(self, reason: str) -> None:
+    def abort(self, reason: object) -> None:
         """Leave the job without closing it; see `Communicator.abort`."""
-        if self.is_usable:
-            self.engine.leave(reason)
+        words = named(reason) if isinstance(reason, BaseException) else reason
+        if not isinstance(words, str):
+            name = type(reason).__name__
+            raise TypeError(f"reason is a {name}, must be a text or an exception")
+        if not self.is_usable:
+            self._end_behind_calls()
+            return
+        self.engine.leave(words)
+        if self.guard.is_inside:  # the call would go on with what is closed here
+            self.guard.is_closed = True
+            self.engine.abort()
+            if self.engine.error is not None:  # the call raises it, and ends the rest
+                return
+        self._end()
+
+    def _end_behind_calls(self) -> None:
+        """End what is over already: the call that was to do so may have raised something else."""
+        if not (self.guard.is_inherited or self.guard.is_inside):
             self._end()
 
     def _end(self) -> None:
@@ -247,6 +278,7 @@ class Session:
             self.engine.abort()
             return
         self._at_end()
+        self._at_end = _nothing
         self.background.end(self.engine.abort, self.engine.stop)
 
     def _is_the_end(self, error: FtcommError) -> bool:
@@ -273,3 +305,7 @@ class Session:
     def _reached(self) -> Position:
         """A value that differs if a call has been completed since."""
         return self.engine.position
+
+
+def _nothing() -> None:
+    """Do nothing: what is called at the end was called."""

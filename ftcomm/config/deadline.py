@@ -32,17 +32,19 @@ class Limit(NamedTuple):
 
 
 class QueuedLimit(NamedTuple):
-    """The limit of a nonblocking call that waits for its turn.
+    """The limit of a call that waits for its turn.
 
     Attributes:
         limit: of the call.
-        signature: of the call, as far as it is known.
+        signature: of the call, as far as it is known; may be empty.
         site: the line that made it.
+        waits_for: what comes before it, in words, where that is no call that runs.
     """
 
     limit: Limit
     signature: bytes
     site: str
+    waits_for: str = ""
 
 
 def earliest(limits: Iterable[QueuedLimit | None]) -> QueuedLimit | None:
@@ -50,14 +52,9 @@ def earliest(limits: Iterable[QueuedLimit | None]) -> QueuedLimit | None:
     return min((queued for queued in limits if queued), key=lambda q: q.limit.at, default=None)
 
 
-def limit_from(since: float | None, seconds: float) -> Limit:
-    """The limit of a call that may take `seconds`.
-
-    Args:
-        since: monotonic time at which it was made; None is now.
-        seconds: from there on.
-    """
-    return Limit(seconds, (time.monotonic() if since is None else since) + seconds)
+def limit_from_now(seconds: float) -> Limit:
+    """The limit of a call that is made now and may take `seconds`."""
+    return Limit(seconds, time.monotonic() + seconds)
 
 
 def checked_deadline(deadline: Any) -> float:

@@ -113,7 +113,7 @@ class Hub:
         recovered: what was recovered so far.
         digest: what the job's setting `checksum` names, None for none.
         deadline: of the user's call that is running, None without one.
-        queued_limit: returns the first limit of the calls that wait behind the running one.
+        queued_limit: returns the first limit of the calls that wait for their turn.
         late_parts: since when a rank says that it has yet to make the call of which this one needs
             its part; for the control thread alone.
         receives: receives of messages that wait.

@@ -168,15 +168,18 @@ def _look_at_deadline(driver: Driver, deadline: Deadline) -> None:
 
 
 def _look_at_queue(driver: Driver) -> None:
-    """End the job by a queued call that took too long, whatever the call before it waits for."""
+    """End the job by a call that took too long before its turn, whatever it waits for."""
     hub = driver.hub
     queued = hub.queued_limit()
     if queued is None or not queued.limit.is_past:
         return
     position = hub.core.progress.position
-    call, site, waited = _running_call(hub)
-    waited = f"it was waiting for its turn behind earlier calls: {call} at {site} {waited}"
-    text = signature_text(queued.signature)
+    if queued.waits_for:
+        waited = f"it was waiting for {queued.waits_for}"
+    else:
+        call, site, waited = _running_call(hub)
+        waited = f"it was waiting for its turn behind earlier calls: {call} at {site} {waited}"
+    text = _in_words(queued.signature)
     cause = overdue(hub.core.view.rank, text, queued.site, queued.limit.seconds, waited)
     driver.apply(FatalFound(CollectiveTimeoutError.__name__, cause, position))
 
@@ -189,13 +192,17 @@ def _look_at_receives(driver: Driver) -> None:
         driver.apply(FatalFound(CollectiveTimeoutError.__name__, cause, position))
 
 
+def _in_words(signature: bytes) -> str:
+    return signature_text(signature) if signature else "a collective"
+
+
 def _running_call(hub: Hub) -> tuple[str, str, str]:
     """The call that the user's thread is in, its line, and what it was doing."""
     with hub.lock:
         signature, site = hub.core.progress.call.signature, hub.core.progress.call.site
         state, epoch = hub.core.view.state, hub.core.view.revoke_epoch
     peers = hub.progress.peers
-    call = signature_text(signature) if signature else "a collective"
+    call = _in_words(signature)
     if peers:
         waited = f"was waiting for rank {', '.join(map(str, peers))}"
     elif state is WorkerState.RUNNING:

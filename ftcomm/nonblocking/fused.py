@@ -1,7 +1,7 @@
 """Bucketed calls: one call for many arrays, such as the gradients of a model's layers."""
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ftcomm.api.collectives import CollectiveCalls
@@ -10,6 +10,7 @@ from ftcomm.api.session import Session
 from ftcomm.collectives.op_argument import needs_whole
 from ftcomm.config.deadline import Limit
 from ftcomm.config.plurals import counted
+from ftcomm.errors import LogLimitError
 from ftcomm.memory.pool import Array
 from ftcomm.nonblocking.buckets import Bucket, cut
 from ftcomm.nonblocking.handle import Handle, QueuedCall
@@ -32,18 +33,19 @@ class BucketedCalls:
 
     def allreduce(
         self,
-        arrays: Sequence[Any],
+        arrays: Iterable[Any],
         options: CallOptions,
-        out: Sequence[Result] | None,
+        out: Iterable[Result] | None,
         bucket_bytes: int,
     ) -> list[Result]:
         """Combine each of `arrays` over all ranks; see `Communicator.bucketed`."""
+        given, places = list(arrays), None if out is None else list(out)
         op = options.op
         if not isinstance(op, str) and needs_whole(op):
             raise ValueError("this op needs whole arrays; bucketed() cuts them, use allreduce()")
         most, limit = _checked_bytes(bucket_bytes), self._session.limit_of(options.deadline)
-        parts = [as_elements(x) for x in arrays]
-        _check_outs(out, parts)
+        parts = [as_elements(x) for x in given]
+        _check_outs(places, parts)
         members = cut([(flat.nbytes, flat.dtype.str) for flat, _ in parts], most)
         buckets = [Bucket([parts[number] for number in numbers]) for numbers in members]
         calls: list[QueuedCall[Result]] = []
@@ -54,9 +56,9 @@ class BucketedCalls:
                 for numbers, results in zip(members, combined, strict=True):
                     for number, result in zip(numbers, results, strict=True):
                         found[number] = result
-                return _handed_out(arrays, found, out)
+                return _handed_out(given, found, places)
             except BaseException as error:
-                if _may_be_lost(calls, error):
+                if self._session.is_usable and _may_be_lost(calls, error):
                     self._session.give_up(error)
                 raise
 
@@ -85,20 +87,24 @@ class BucketedCalls:
 
 
 def _handed_out(
-    arrays: Sequence[Any], found: Sequence[Result], out: Sequence[Result] | None
+    arrays: Sequence[Any], found: Sequence[Result], out: list[Result] | None
 ) -> list[Result]:
     if out is None:
         return [as_number(x, result) for x, result in zip(arrays, found, strict=True)]
     for place, result in zip(out, found, strict=True):
         place[...] = result
-    return list(out)
+    return out
 
 
 def _may_be_lost(calls: Sequence[QueuedCall[Result]], error: BaseException) -> bool:
-    """Tell whether results would be lost: some were not waited for, or Ctrl-C came behind."""
-    placed = [call for call in calls if call.has_place]
-    cut_short = not isinstance(error, Exception)
-    return bool(placed) and (cut_short or not all(call.is_done for call in placed))
+    """Tell whether a bucket took its position: its result is lost, and a retry would take another.
+
+    A bucket that raised took none, and those behind it raise the same.
+    """
+    if isinstance(error, LogLimitError):  # all ranks raise it in the same bucket
+        return False
+    cut_short = not isinstance(error, Exception)  # Ctrl-C, perhaps behind the last bucket
+    return any(call.has_place and (cut_short or call.error is None) for call in calls)
 
 
 def _checked_bytes(bucket_bytes: Any) -> int:

@@ -85,21 +85,28 @@ class NonblockingCalls:
     def task_engine(self, workers: int) -> TaskEngine:
         """A new engine for tasks; see `Communicator.engine`."""
         with self.queue.one_user():
-            access = QueueAccess(self.queued, self.place, self.messages)
+            access = QueueAccess(self.queued, self.place, self.messages, self._job_has_ended)
             engine = TaskEngine(self.queue, self._calls, access, workers)
-            self._task_engines = [*filter(lambda e: not e.is_closed, self._task_engines), engine]
+            self._task_engines = [*(e for e in self._task_engines if not e.is_spent), engine]
             return engine
+
+    def _job_has_ended(self) -> bool:
+        return self._session.engine.error is not None
 
     # --- the end ------------------------------------------------------------------------------
 
-    def wait_for_tasks(self) -> None:
-        """Wait for all that was pushed to task engines.
+    def wait_for_tasks(self, limit: QueuedLimit | None) -> None:
+        """Wait for all that was pushed to task engines, for a close with `limit`.
 
         Raises:
             BaseException: the error of a task, but for functions that a closed engine did not run.
         """
-        for engine in self._task_engines:
-            engine.wait_for_what_began()
+        try:
+            self.queue.closing = limit
+            for engine in self._task_engines:
+                engine.wait_for_what_began()
+        finally:
+            self.queue.closing = None
 
     def end(self, abort: Callable[[], None], finish: Callable[[], None]) -> None:
         """Run nothing any more; see `RequestQueue.end`."""

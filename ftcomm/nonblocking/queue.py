@@ -40,6 +40,7 @@ R = TypeVar("R")
 MAX_PENDING = 1024
 # A call that runs ends within milliseconds when the communicator does, but for a user's function.
 LEAVE_WITHIN_S = 5.0
+_INPUT = "the tasks that fill its array"
 
 
 class _Heard(NamedTuple):
@@ -77,6 +78,7 @@ class RequestQueue:
 
     Attributes:
         callbacks: what the user wants to run when calls are done.
+        closing: the limit of a close that waits for task engines.
     """
 
     def __init__(self, guard: CallGuard) -> None:
@@ -94,6 +96,8 @@ class RequestQueue:
         self._running: QueuedCall[Any] | None = None
         self._failure: BaseException | None = None  # that the user has not heard of
         self._heard: list[_Heard] = []  # empty when nothing is pending
+        self._entering: QueuedLimit | None = None  # of the call of `_users` that waits
+        self.closing: QueuedLimit | None = None
         self._is_over = self._has_ended = False
         self._finish: Callable[[], None] | None = None
         self._thread: threading.Thread | None = None
@@ -147,8 +151,7 @@ class RequestQueue:
     def put(self, call: QueuedCall[R]) -> QueuedCall[R]:
         """Give a call its place, behind all before it; waits while too many are pending."""
         self.callbacks.wait_for_room()
-        # Here and in `hand_back` what was waited for stays: no other thread makes a call.
-        self._changed.wait_for(lambda: len(self._waiting) < MAX_PENDING)
+        self._wait_until(lambda: len(self._waiting) < MAX_PENDING, call.limit)
         with self._lock:
             if self._failure is not None:
                 call.fail(self._failure)
@@ -164,8 +167,12 @@ class RequestQueue:
                 self._arrived.notify()
         return call
 
-    def hand_back(self, frame: FrameType) -> bool:
+    def hand_back(self, frame: FrameType, limit: QueuedLimit | None = None) -> bool:
         """Own the engine for a blocking call, running as `frame`, behind all that is pending.
+
+        Args:
+            frame: of the call.
+            limit: of the call; where it passes, the job ends, and the wait with it.
 
         Returns:
             False if it is not for this thread: another one is in a call, this one runs a
@@ -177,7 +184,7 @@ class RequestQueue:
         if self.is_own_thread or not self._take_users(sys._getframe()):  # noqa: SLF001 - as above
             return False
         try:
-            self._changed.wait_for(self._is_settled)
+            self._wait_until(self._is_settled, limit)
             with self._lock:
                 if self._is_over:
                     return False
@@ -189,6 +196,14 @@ class RequestQueue:
                 return self._guard.try_take(frame)
         finally:
             self._users.release()
+
+    def _wait_until(self, holds: Callable[[], object], limit: QueuedLimit | None) -> None:
+        """Wait, in a call with `limit`; no other thread makes one, so what was waited for stays."""
+        try:
+            self._entering = limit
+            self._changed.wait_for(holds)
+        finally:
+            self._entering = None
 
     def wait_for(self, call: QueuedCall[Any], timeout: float | None) -> None:
         """Wait until `call` is done; from any thread but the engine's.
@@ -249,9 +264,27 @@ class RequestQueue:
             self._arrived.notify()
 
     def earliest_limit(self) -> QueuedLimit | None:
-        """Return the first limit of the calls that wait behind a running one; from any thread."""
+        """Return the first limit of the calls that wait for their turn; from any thread.
+
+        It is asked again and again.  So a call that waits for its input looks each time whether the
+        job is over.
+        """
         with self._lock:
-            return earliest(c.limit for c in self._waiting) if self._running else None
+            waiting = [call.limit for call in self._waiting]
+            if self._running is not None:
+                return earliest([*waiting, self._entering, self.closing])
+            if not waiting:
+                return self.closing
+            self._arrived.notify()
+            head, *others = waiting
+            behind = earliest([*others, self._entering])
+            return earliest(
+                [
+                    head and head._replace(waits_for=_INPUT),
+                    behind and behind._replace(waits_for=f"a call that waits for {_INPUT}"),
+                    self.closing,
+                ]
+            )
 
     def end(self, abort: Callable[[], None], finish: Callable[[], None]) -> None:
         """The communicator ends: nothing runs any more.

@@ -47,11 +47,13 @@ class QueueAccess(NamedTuple):
         queued: makes a call for the queue of a submission.
         place: puts one in line.
         messages: they take no place in that line.
+        job_has_ended: a collective raises at once then, whether its array is ready or not.
     """
 
     queued: Callable[[Submission[Any]], QueuedCall[Any]]
     place: Callable[[QueuedCall[Any]], QueuedCall[Any]]
     messages: MessageCalls
+    job_has_ended: Callable[[], bool]
 
 
 _Stream = tuple[str, int, bytes]
@@ -130,6 +132,12 @@ class TaskEngine:
         self._wanted = checked_workers(workers)
         self._workers: list[threading.Thread] = []
         self.is_closed = False
+
+    @property
+    def is_spent(self) -> bool:
+        """True once it is closed, with nothing that is waited for and no error to be raised."""
+        with self._lock:
+            return self.is_closed and not (self._tasks or self._failures)
 
     # --- pushing ------------------------------------------------------------------------------
 
@@ -428,7 +436,8 @@ class TaskEngine:
 
         try:
             self._add(read, mutate, task)
-            call.work, call.is_due, call.on_done = run, lambda: task.is_due, on_done
+            call.work, call.on_done = run, on_done
+            call.is_due = lambda: task.is_due or self._line.job_has_ended()
             self._line.place(call)
         except BaseException:  # it has no place in the line of calls, or this incarnation has left
             on_done(None)

@@ -115,6 +115,37 @@ def test_a_rank_that_aborts_is_not_replaced() -> None:
         group.run(leave)
 
 
+@pytest.mark.parametrize("is_nonblocking", [False, True])
+def test_an_input_function_that_leaves_the_job_ends_its_own_call(is_nonblocking: bool) -> None:
+    def leave(comm: ftcomm.Communicator) -> None:
+        def x() -> Any:
+            comm.abort(ValueError("seen enough"))
+            return np.ones(3)
+
+        with pytest.raises(ftcomm.ClosedError, match="the communicator was left during this call"):
+            comm.iallreduce(x).wait() if is_nonblocking else comm.allreduce(x)
+        assert (comm.is_over, comm.seqno) == (True, 0)
+
+    with local_group(1) as group:
+        group.run(leave)
+
+
+def test_an_input_function_that_leaves_the_job_may_raise_its_own_error() -> None:
+    def leave(comm: ftcomm.Communicator) -> None:
+        def x() -> Any:
+            comm.abort("seen enough")
+            raise KeyError("its own")
+
+        with pytest.raises(TypeError, match="reason is a float"):
+            comm.abort(3.0)  # type: ignore[arg-type] # that is refused
+        with pytest.raises(KeyError, match="its own"):
+            comm.allreduce(x)
+        assert comm.is_over
+
+    with local_group(1) as group:
+        group.run(leave)
+
+
 def test_ranks_that_disagree_and_ranks_that_wait_are_errors() -> None:
     with local_group(2) as group, pytest.raises(ftcomm.CollectiveMismatchError):
         group.run(lambda comm: comm.allreduce(np.zeros(1 + comm.rank)))

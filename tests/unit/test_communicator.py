@@ -1,7 +1,9 @@
 """The public API in a group of one: what it returns, and what it refuses before it sends."""
 
+import copy
 import operator
 import os
+import pickle
 import re
 import threading
 from collections.abc import Iterator
@@ -243,6 +245,12 @@ def test_one_communicator_is_open_at_a_time(comm: ftcomm.Communicator) -> None:
     assert comm.is_usable
 
 
+@pytest.mark.parametrize("name", ["detect_within", "replicas"])
+def test_a_setting_that_is_expected_is_checked(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name.upper()} is 'rubbish'"):
+        ftcomm.init("none", expect={name: "rubbish"})
+
+
 def test_of_a_named_job_each_thread_has_one(comm: ftcomm.Communicator) -> None:
     def open_and_close() -> int:
         with ftcomm.init("none", job="mine") as own:
@@ -342,6 +350,26 @@ def test_a_call_that_begins_while_another_thread_ends_all_is_refused(
     monkeypatch.setattr(guard, "_reached", ended_meanwhile)
     with pytest.raises(ClosedError):
         comm.allreduce(1)
+
+
+def test_a_reason_may_be_an_exception_and_nothing_else_than_a_text(
+    comm: ftcomm.Communicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reasons: list[str] = []
+    monkeypatch.setattr(comm._session.engine, "leave", reasons.append)
+    with pytest.raises(TypeError, match="reason is a float, must be a text or an exception"):
+        comm.abort(3.0)  # type: ignore[arg-type] # that is refused
+    assert comm.is_usable
+    comm.abort(ValueError("of the script's"))
+    assert (reasons, comm.is_over) == (["ValueError: of the script's"], True)
+
+
+@pytest.mark.parametrize("take_apart", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_communicator_is_neither_copied_nor_pickled(
+    comm: ftcomm.Communicator, take_apart: Any
+) -> None:
+    with pytest.raises(TypeError, match="so it cannot be copied or pickled; pass on what is"):
+        take_apart(comm)
 
 
 def test_an_exception_leaves_the_block_as_it_is() -> None:

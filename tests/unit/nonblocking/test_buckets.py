@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 import ftcomm
-from ftcomm.errors import ThreadError
+from ftcomm.errors import LogLimitError, ThreadError
 from ftcomm.nonblocking.buckets import cut
 
 SIZES = some.lists(some.tuples(some.integers(0, 120), some.sampled_from(["<f4", "<f8", "|b1"])))
@@ -87,6 +87,58 @@ def test_out_may_be_the_arrays_and_is_returned(comm: ftcomm.Communicator) -> Non
     results = comm.bucketed(xs, out=xs)
     assert [result is x for result, x in zip(results, xs, strict=True)] == [True, True]
     assert [x.tolist() for x in xs] == [x.tolist() for x in before]
+
+
+def test_arrays_and_out_may_be_generators(comm: ftcomm.Communicator) -> None:
+    places = [np.zeros(2), np.zeros(2)]
+    results = comm.bucketed((np.full(2, x) for x in (1.0, 2.0)), out=(x for x in places))
+    assert [result is place for result, place in zip(results, places, strict=True)] == [True, True]
+    assert [x.tolist() for x in places] == [[1, 1], [2, 2]]
+
+
+def test_a_bucket_that_fails_behind_a_complete_one_ends_the_communicator(
+    comm: ftcomm.Communicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A retry would run the first bucket at the position of the second."""
+    engine = comm._session.engine
+    run = engine.run
+
+    def run_once(request: Any) -> Any:
+        if comm.seqno:
+            raise MemoryError("in the second")
+        return run(request)
+
+    monkeypatch.setattr(engine, "run", run_once)
+    with pytest.raises(MemoryError, match="in the second"):
+        comm.bucketed([np.ones(2), np.ones(2)], bucket_bytes=1)
+    assert (comm.seqno, comm.is_over) == (1, True)
+
+
+def test_a_first_bucket_that_fails_leaves_the_communicator_as_it_was(
+    comm: ftcomm.Communicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(_: Any) -> Any:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(comm._session.engine, "run", run)
+        with pytest.raises(MemoryError):
+            comm.bucketed([np.ones(2), np.ones(2)], bucket_bytes=1)
+    results = comm.bucketed([np.ones(2), np.ones(2)], bucket_bytes=1)
+    assert ([x.tolist() for x in results], comm.seqno) == ([[1, 1], [1, 1]], 2)
+
+
+def test_a_log_that_is_full_behind_the_first_bucket_can_be_emptied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is so at the same bucket on all ranks."""
+    monkeypatch.setenv("FTCOMM_LOG_LIMIT", "1000")
+    with ftcomm.init("none") as comm:
+        comm.load_checkpoint()
+        with pytest.raises(LogLimitError):
+            comm.bucketed([np.ones(50), np.ones(100)], bucket_bytes=100)
+        comm.checkpoint(None)
+        assert comm.allreduce(np.ones(50)).sum() == 50
 
 
 def test_an_op_of_whole_arrays_is_refused(comm: ftcomm.Communicator) -> None:

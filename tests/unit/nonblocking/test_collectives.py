@@ -248,8 +248,18 @@ def test_a_deadline_counts_from_the_call_and_not_from_its_turn(
     comm: ftcomm.Communicator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a clock that goes on by 100 s while the calls wait behind the first one."""
-    clock, passed, limits = [1000.0], threading.Event(), list[Limit | None]()
-    within = comm._session.engine.within
+    clock, waits, limits = [1000.0], threading.Event(), list[Limit | None]()
+    within, requests = comm._session.engine.within, comm._nonblocking.queue
+    is_settled = requests._is_settled
+
+    def first() -> Any:
+        assert waits.wait(60)
+        clock[0] = 1100.0
+        return X
+
+    def looked() -> bool:
+        waits.set()
+        return is_settled()
 
     def noted(limit: Limit | None, *arguments: Any) -> Any:
         limits.append(limit)
@@ -257,11 +267,10 @@ def test_a_deadline_counts_from_the_call_and_not_from_its_turn(
 
     monkeypatch.setattr(comm._session.engine, "within", noted)
     monkeypatch.setattr(deadline, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    first = comm.iallreduce(lambda: passed.wait(60) * X)
+    monkeypatch.setattr(requests, "_is_settled", looked)
+    comm.iallreduce(first)
     comm.ibarrier(deadline=10)
     comm.iallreduce(lambda: X, deadline=20)
-    clock[0] = 1100.0
-    passed.set()
-    first.wait()
+    comm.barrier(deadline=40)
     comm.bucketed([X, X], deadline=30)
-    assert limits == [None, Limit(10, 1010), Limit(20, 1020), Limit(30, 1130)]
+    assert limits == [None, Limit(10, 1010), Limit(20, 1020), Limit(40, 1040), Limit(30, 1130)]

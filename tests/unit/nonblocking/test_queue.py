@@ -1,6 +1,5 @@
 """Turns: one order, one thread, and a ownership that is where it should be."""
 
-import contextlib
 import datetime as dt
 import gc
 import math
@@ -10,7 +9,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from fractions import Fraction
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -401,29 +399,6 @@ def test_a_forked_child_can_neither_wait_nor_call(line: Line) -> None:
     assert handle.wait() == "went through"
 
 
-def test_a_call_knows_since_when_it_waited_for_those_before_it(
-    line: Line, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By a clock that lets the call before it end as soon as it has been read."""
-    asked = threading.Event()
-
-    def now() -> float:
-        asked.set()
-        return 17.5
-
-    monkeypatch.setattr("ftcomm.api.call_guard.time", SimpleNamespace(monotonic=now))
-    line.begin(work=lambda: asked.wait(WITHIN_S))
-    with line.guard:
-        said = [line.guard.asked_at(), line.guard.asked_at()]
-    asked.clear()
-    line.begin(work=lambda: asked.wait(WITHIN_S))
-    with contextlib.suppress(ZeroDivisionError), line.guard:
-        raise ZeroDivisionError  # before it has asked
-    with line.guard:
-        said.append(line.guard.asked_at())
-    assert said == [17.5, None, None]
-
-
 def test_the_limit_that_passes_first_is_that_of_a_queued_call(line: Line) -> None:
     """The running call has a limit of its own, which its thread has told elsewhere."""
     limits = [QueuedLimit(Limit(9.0, at), b"", f"job.py:{at}") for at in (30.0, 10.0, 20.0)]
@@ -438,3 +413,51 @@ def test_the_limit_that_passes_first_is_that_of_a_queued_call(line: Line) -> Non
     first.wait()
     Handle(calls[-1], line.queue).wait()
     assert line.queue.earliest_limit() is None
+
+
+def test_a_call_that_waits_for_its_input_has_a_limit(line: Line) -> None:
+    """Nothing runs, and the call behind it has a limit too, which passes first."""
+    due = threading.Event()
+    limits = [QueuedLimit(Limit(9.0, at), b"", "job.py:1") for at in (30.0, 10.0)]
+    calls = [QueuedCall(lambda: None, "x", limit) for limit in limits]
+    calls[0].is_due = due.is_set
+    said = []
+    with line.queue.one_user():
+        for call in calls:
+            line.queue.put(call)
+            said.append(line.queue.earliest_limit())
+    due.set()
+    line.queue.earliest_limit()  # so that what is due is looked at again
+    Handle(calls[1], line.queue).wait(WITHIN_S)
+    assert said == [
+        limits[0]._replace(waits_for="the tasks that fill its array"),
+        limits[1]._replace(waits_for="a call that waits for the tasks that fill its array"),
+    ]
+    assert line.queue.earliest_limit() is None
+
+
+def test_a_blocking_call_that_waits_for_its_turn_has_a_limit(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, is_settled = threading.Event(), line.queue._is_settled
+
+    def looked() -> bool:
+        waits.set()
+        return is_settled()
+
+    def call() -> None:
+        with line.guard.within(Limit(9.0, 10.0), b"its signature"):
+            line.ran.append("blocking")
+
+    monkeypatch.setattr(line.queue, "_is_settled", looked)
+    _, door = line.blocked()
+    thread = threading.Thread(target=call)
+    thread.start()
+    assert waits.wait(WITHIN_S)
+    said = line.queue.earliest_limit()
+    door.set()
+    thread.join(WITHIN_S)
+    assert said is not None
+    assert (said.limit, said.signature, said.waits_for) == (Limit(9.0, 10.0), b"its signature", "")
+    assert said.site.startswith("test_queue.py:")
+    assert (line.ran, line.queue.earliest_limit()) == (["blocking"], None)
