@@ -55,7 +55,7 @@ class CollectiveCalls:
             if out is not None:
                 check_out(out, result_dtype(request.form.dtype, wire), request.form.shape)
                 if wire is None:
-                    request.place = self._output.place_in(out, x, request.sendbuf)
+                    request.place = self._output.place_in(out, request.sendbuf, x)
             return request
 
         finish = self._output.to(out, copy=copy) if wire is None else widened_into(out)

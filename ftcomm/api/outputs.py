@@ -41,7 +41,7 @@ class OutputPolicy:
         copy[:] = flat
         return copy.reshape(stored.shape)
 
-    def place_in(self, out: Result, x: Any, sendbuf: Array) -> Result | None:
+    def place_in(self, out: Result, sendbuf: Array, x: Any = None) -> Result | None:
         """Return `out` itself if nothing is replayed; an error then leaves its content undefined.
 
         The input is: the call is made again from it after a failure that cost nobody a result.

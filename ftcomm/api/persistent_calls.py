@@ -256,9 +256,7 @@ class PersistentCalls:
                 return None
             sendbuf = x if repeat.flat_input else x.reshape(-1)
             place = (
-                self._output.place_in(out, sendbuf, sendbuf)
-                if repeat.pooled and out is not None
-                else None
+                self._output.place_in(out, sendbuf) if repeat.pooled and out is not None else None
             )
             stored = persistent.run(sendbuf, place)
             if stored is None:

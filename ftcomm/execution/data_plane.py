@@ -194,7 +194,7 @@ class DataPlane:
             return self._hub.pool.lend(count, dtype)
 
     def give_back(self, taken: Array) -> None:
-        """What `take` has returned for the run of one call is used no more."""
+        """Use no more what `take` has returned for the run of one call."""
         memory = taken.base  # the pool's bytes, of which it is a view
         if isinstance(memory, np.ndarray):
             with self._hub.lock:

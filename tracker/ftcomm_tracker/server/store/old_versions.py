@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import trio
 
-from ftcomm.durable.chain import ChainLink
 from ftcomm.durable.chain_state import chain_state
 from ftcomm.durable.garbage import DATA, garbage
+from ftcomm.durable.records import ChainLink
 from ftcomm.durable.store import Store, StoreError
 
 LAST_CALL_S = 2.0  # at the end, for what is outdated by then
