@@ -7,8 +7,6 @@ or receive at any time.
 import threading
 from typing import NoReturn
 
-import numpy as np
-
 from ftcomm.control.hub import Hub
 from ftcomm.control.messages.awaited_message import AwaitedMessage
 from ftcomm.control.messages.direct_receive import DirectReceive
@@ -16,13 +14,19 @@ from ftcomm.control.messages.feed import Claim, Feed
 from ftcomm.control.messages.posted_receives import PostedReceive
 from ftcomm.control.thread import ControlThread
 from ftcomm.errors import ClosedError, FtcommError, JobLostError, LogLimitError
+from ftcomm.memory.late_copy import LateCopy
 from ftcomm.memory.message_value import ENTRY_BYTES, MessageValue, digest_of
 from ftcomm.memory.pool import LoggedResult, Pool
 from ftcomm.protocol.field_types import MAX_TAGS
 from ftcomm.recovery.events import FatalFound, MessagesWanted
+from ftcomm.recovery.messages.sent_log import SentMessage
 from ftcomm.requests.message_request import MessageForm, MessageToSend
 
 _LAST = ("sent", "received")
+
+# What ends this communicator instead of a message that was to be logged; its entry, if neither a
+# thread sends it nor the log has a value of it; the link that takes it now, and its claim.
+_Logged = tuple[FtcommError | None, SentMessage | None, Feed | None, Claim | None]
 
 
 class MessagePort:
@@ -44,7 +48,9 @@ class MessagePort:
         """
         hub = self._hub
         self._fault("sending")
-        value, digest = self._logged(message)
+        value, copy = self._kept(message)
+        elements = message.elements if value is None else value.stored.flat
+        digest = digest_of(elements, message.form.text)
         logged = None
         while logged is None:
             with hub.lock:
@@ -53,13 +59,17 @@ class MessagePort:
                     logged = self._log(message, value, digest)
             if move is not None:
                 move.acquire()  # without the lock: see `Changes`
-        error, feed, claim = logged
+        error, entry, feed, claim = logged
         if error is not None:
             self._end_by(error)
         if feed is not None and claim is not None:
             hub.fault("serving")
-            feed.write(claim, hub.lock)
+            feed.write(claim, hub.lock, copy)
         else:
+            if entry is not None and copy is not None:
+                whole = copy.whole()
+                with hub.lock:
+                    self._messages.keep(entry, whole)
             self._control.driver.message_news.note()
         self._fault("sent")
 
@@ -78,43 +88,40 @@ class MessagePort:
             raise ClosedError("the communicator ended before this message was sent")
         return self._hub.messages_move.next_one() if self._messages.hold.is_on else None
 
-    def _log(
-        self, message: MessageToSend, value: MessageValue, digest: bytes
-    ) -> tuple[FtcommError | None, Feed | None, Claim | None]:
-        """Under the lock: give a message its place in the log.
-
-        Returns:
-            what ends this communicator instead; a link that takes the message now, and its claim.
-        """
+    def _log(self, message: MessageToSend, value: MessageValue | None, digest: bytes) -> _Logged:
+        """Under the lock: give a message its place in the log; None is a value to be copied yet."""
         form, hub = message.form, self._hub
-        nbytes = value.stored.flat.nbytes + ENTRY_BYTES
+        nbytes = message.elements.nbytes + ENTRY_BYTES
         held = self._messages.nbytes_with(form.to, form.tag, nbytes)
         if held is None:
             raise _too_many_tags(form.to)
         if held > hub.settings.log_limit:
-            return self._too_much(form), None, None
+            return self._too_much(form), None, None, None
         message.has_place = True  # before it has: an interrupt errs on the safe side
         found = self._messages.send(form.to, form.tag, digest, value, form.site, nbytes)
         if found is not None:
-            return JobLostError(found.cause), None, None
+            return JobLostError(found.cause), None, None, None
         feed = hub.feeds.get(form.to)
-        return None, feed, None if feed is None else feed.claim()
+        claim = None if feed is None else feed.claim()
+        is_bare = value is None and claim is None
+        entry = self._messages.newest(form.to, form.tag) if is_bare else None
+        return None, entry, feed, claim
 
-    def _logged(self, message: MessageToSend) -> tuple[MessageValue, bytes]:
-        """The message as the log keeps it, and its digest.
+    def _kept(self, message: MessageToSend) -> tuple[MessageValue | None, LateCopy | None]:
+        """The message as the log keeps it; of a large one a copy that has yet to be made.
 
         It is a copy, or the user's own memory if that was lent.
         """
-        form, flat, copy = message.form, message.elements, None
+        form, flat = message.form, message.elements
         if not message.is_own and flat.nbytes < Pool.MIN_BYTES:
-            copy = np.empty(len(flat), flat.dtype)  # as the pool does, which needs the lock
-        elif not message.is_own:
-            with self._hub.lock:
-                copy = self._hub.pool.take(len(flat), flat.dtype)
-                self._give_back()
-        digest = digest_of(flat, form.text, copy)
-        kept = flat if copy is None else copy
-        return MessageValue(LoggedResult(kept, form.shape), form.content), digest
+            flat = flat.copy()  # no pool has memory of so little, and this needs no lock
+        value = MessageValue(LoggedResult(flat, form.shape), form.content)
+        if message.is_own or flat.nbytes < Pool.MIN_BYTES:
+            return value, None
+        with self._hub.lock:
+            room = self._hub.pool.take(len(flat), flat.dtype)
+            self._give_back()
+        return None, LateCopy(value, room)
 
     def _give_back(self) -> None:
         """Under the lock: memory of messages of a committed version may be used again."""

@@ -11,7 +11,6 @@ from ftcomm.memory.pool import Array, LoggedResult
 from ftcomm.protocol.link_messages import Content
 
 ENTRY_BYTES = 256  # a log or an inbox counts so much more for each: small ones have a limit too
-PIECE_BYTES = 1 << 18  # a second-level cache has more
 ONE_PIECE_BYTES = 1 << 12  # up to here one call over elements and text takes less than three
 
 
@@ -40,26 +39,11 @@ class MessageValue:
         return f"{self.dtype.name}{list(self.stored.shape)}"
 
 
-def digest_of(flat: Array, text: bytes, copy: Array | None = None) -> bytes:
-    """16 bytes that stand for a message: the elements, and by `text_of` what they are.
-
-    With `copy`, of as many elements of the same dtype, these are copied there on the way: many of
-    them piece by piece, while they are in a cache.
-    """
+def digest_of(flat: Array, text: bytes) -> bytes:
+    """16 bytes that stand for a message: the elements, and by `text_of` what they are."""
     if flat.nbytes <= ONE_PIECE_BYTES:
-        if copy is not None:
-            copy[:] = flat
-        return xxhash.xxh3_128_digest((flat if copy is None else copy).tobytes() + text)
-    raw = flat.view(np.uint8)
-    digest = xxhash.xxh3_128()
-    if copy is None:
-        digest.update(raw.data)
-    else:
-        to = copy.view(np.uint8)
-        for at in range(0, len(raw), PIECE_BYTES):
-            piece = to[at : at + PIECE_BYTES]
-            piece[:] = raw[at : at + PIECE_BYTES]
-            digest.update(piece.data)
+        return xxhash.xxh3_128_digest(flat.tobytes() + text)
+    digest = xxhash.xxh3_128(flat.view(np.uint8).data)
     digest.update(text)
     return digest.digest()
 

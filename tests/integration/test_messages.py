@@ -152,6 +152,33 @@ def test_a_receive_posted_while_a_checkpoint_runs_gets_a_message_of_the_next_ver
         assert group.run(job) == [None, 7]
 
 
+@pytest.mark.parametrize("count", [10_000, 1_000_000])  # float64: one write, or many
+def test_an_array_may_be_overwritten_as_soon_as_it_is_sent(count: int) -> None:
+    """Whether a link takes it at once, or its receiver has yet to ask for it."""
+
+    def job(comm: ftcomm.Communicator) -> list[float]:
+        comm.load_checkpoint(default=0)
+        seen: list[float] = []
+        for version in range(3):
+            if comm.rank == 1:
+                comm.barrier()
+                for _ in range(4):
+                    seen += sorted(set(comm.recv(0).tolist()))
+            else:
+                x = np.zeros(count)
+                for number in range(4):
+                    x[:] = number + 4 * version
+                    comm.send(x, 1)
+                    x[:] = -1.0
+                    if number == 1:  # two are sent before the receiver asks, two as it reads
+                        comm.barrier()
+            comm.checkpoint(version)
+        return seen
+
+    with local_group(2) as group:
+        assert group.run(job)[1] == [*map(float, range(12))]
+
+
 class _Fussy:
     """An object that not every content can be made into."""
 

@@ -38,6 +38,9 @@ NO_EPOCH = 0
 ALONE, WITH_LOCALS = "checkpoint", "checkpoint beside local states"
 BURST_BYTES = 1 << 20  # received at once, between two looks at the clock
 BURSTS_PER_S = 20  # at least: a slow rate is no silence
+# What the kernels of both sides may hold between them. A sender hears nothing until a good part of
+# that has been read, and at a low rate this takes longer than silence may.
+KERNELS_BYTES = 16 << 20
 
 # --- the member's side ------------------------------------------------------------------------
 
@@ -47,7 +50,9 @@ async def serve_prefetch(driver: Driver, sock: trio.socket.SocketType) -> None:
 
     No epoch change ends it: the spare hangs up when it gets a rank.
     """
-    patient = IdleTimeoutStream(sock, driver.hub.settings.detect_within)
+    settings = driver.hub.settings
+    to_read_s = KERNELS_BYTES / max(settings.spare_fetch_rate, 1)
+    patient = IdleTimeoutStream(sock, settings.detect_within + to_read_s)
     try:
         await _serve(driver, checked_by_default(driver.hub, patient))
     except BROKEN as error:

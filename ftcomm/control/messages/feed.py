@@ -1,14 +1,16 @@
 """Feed: the link by which this rank's messages go to one other, written by one thread at a time.
 
 The control thread writes what the receiver lacks when it asks.  A thread that sends a message right
-behind all others writes it itself, as far as the kernel takes it at once.  Who may write is decided
-under the hub's lock.
+behind all others writes it itself, as far as the kernel takes it at once.  It does so from the
+user's memory, and copies a large message for the log meanwhile.  Who may write is decided under the
+hub's lock.
 """
 
 import threading
 from collections.abc import Callable
 
 from ftcomm.control.messages.message_head import HeadEncoder
+from ftcomm.memory.late_copy import LateCopy
 from ftcomm.memory.message_value import MessageValue
 from ftcomm.protocol.link_messages import MessageRequest
 from ftcomm.recovery.messages.message_exchange import MessageExchange
@@ -99,7 +101,7 @@ class Feed:
         joined = bytearray()
         for message in messages:
             assert self._request is not None, "it was asked for"
-            head, raw = self._head_and_content(self._request.version, message)
+            head, raw = self._head_and_content(self._request.version, message, message.value)
             joined += head
             if len(raw) <= JOINED_BYTES:
                 joined += raw
@@ -109,10 +111,9 @@ class Feed:
         return [*pieces, joined] if joined else pieces
 
     def _head_and_content(
-        self, version: int, message: SentMessage
+        self, version: int, message: SentMessage, value: MessageValue
     ) -> tuple[bytes, bytes | memoryview]:
         """For the thread that writes; a small content is a copy."""
-        value: MessageValue = message.value
         stored = value.stored
         flat = stored.flat
         raw = flat.tobytes() if flat.nbytes <= COPIED_BYTES else stored.raw()
@@ -137,44 +138,61 @@ class Feed:
         self.is_writing = True
         return version, message
 
-    def write(self, claim: Claim, lock: threading.Lock) -> None:
+    def write(self, claim: Claim, lock: threading.Lock, copy: LateCopy | None = None) -> None:
         """Write a message as far as that does not block; the control thread writes the rest.
 
         Args:
             claim: what `claim` has returned.
             lock: of the hub.
+            copy: of the message, if the log has no value of it yet; it has when this returns.
         """
-        head, raw = self._head_and_content(*claim)
-        whole: list[Piece] = [head + raw] if isinstance(raw, bytes) else [head, raw]
-        pieces: list[Piece] = []
+        version, message = claim
+        value = message.value if copy is None else copy.original
+        head, raw = self._head_and_content(version, message, value)
+        pieces: list[Piece] = [head + raw] if isinstance(raw, bytes) else [head, raw]
+        rest: list[Piece] = []
+        kept: MessageValue | None = None
         try:
-            pieces = self._written_at_once(whole)
+            written = self._written_at_once(pieces, copy)
+            if copy is not None:
+                kept = copy.whole()
+                pieces = [head, kept.stored.raw()]  # the user may write to the original soon
+            if written < len(head) + len(raw):
+                rest = _behind(written, pieces)
         except BaseException:  # Ctrl-C: nobody knows how much has left
             self._give_up()
             raise
         finally:
             with lock:
-                self._rest = pieces
+                is_missed = kept is not None and self._messages.keep(message, kept)
+                self._rest = rest
                 self.is_writing = False
                 was_missed, self._was_missed = self._was_missed, False
-            if pieces or was_missed:
+            if rest or was_missed or is_missed:
                 self._note()
 
-    def _written_at_once(self, pieces: list[Piece]) -> list[Piece]:
-        """Write what the kernel takes now, and not for long; return the rest of `pieces`."""
+    def _written_at_once(self, pieces: list[Piece], copy: LateCopy | None) -> int:
+        """Write what the kernel takes now, and not for long; return how many bytes that were.
+
+        The message is copied when the kernel can take no more, and between two large pieces.
+        """
         left, written = sum(map(len, pieces)), 0
         with self._io:
-            while left and written < WRITTEN_AT_ONCE and not self._is_over:
+            while left and not self._is_over:
+                if written >= WRITTEN_AT_ONCE and not _copies(copy):
+                    break
                 try:
                     count = self._link.sendmsg(pieces, (), 0)
                 except BlockingIOError:
-                    return pieces
+                    if _copies(copy):
+                        continue
+                    break
                 except OSError:  # the control thread finds out as well
                     self._give_up()
-                    return []
+                    break
                 left, written = left - count, written + count
                 pieces = _behind(count, pieces) if left else []
-        return pieces
+        return written
 
     def _give_up(self) -> None:
         """Nobody may write behind a message that was written in part."""
@@ -186,6 +204,11 @@ class Feed:
         self._is_over = True  # first, so that a thread that writes leaves
         with self._io:
             self._link.close()
+
+
+def _copies(copy: LateCopy | None) -> bool:
+    """Copy one more piece; False if there is none."""
+    return copy is not None and copy.copy_piece()
 
 
 def _behind(count: int, pieces: list[Piece]) -> list[Piece]:

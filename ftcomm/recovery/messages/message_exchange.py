@@ -160,6 +160,8 @@ class MessageExchange:
     ) -> FatalFound | None:
         """Log a message that counts with `nbytes`; the control thread sends it to who asks.
 
+        Its `value` may be None: see `SentMessage`, and `keep`.
+
         Returns:
             the job's end, where an earlier process of this rank has sent something else.
         """
@@ -168,6 +170,20 @@ class MessageExchange:
         stream = (self._view.rank, destination, tag)
         is_same = self._sent.add(stream, digest, value, site)
         return None if is_same else self._differs(stream)
+
+    def newest(self, destination: int, tag: bytes) -> SentMessage | None:
+        """The newest message of a stream of this rank; None if there is none."""
+        self._turn()
+        return self._sent.newest((self._view.rank, destination, tag))
+
+    def keep(self, message: SentMessage, value: Any) -> bool:
+        """Give a message that was logged without one its value.
+
+        Returns:
+            True if it was to be sent meanwhile: the caller has the control thread look again.
+        """
+        message.value = value
+        return message.is_missed
 
     def _differs(self, stream: StreamKey) -> FatalFound:
         _, destination, _ = stream

@@ -26,8 +26,11 @@ class SentMessage:
         number: within its stream and version, from 1.
         running: digest of the stream up to here.
         digest: of its content.
-        value: the content as the engine keeps it; opaque here, and never written any more.
+        value: the content as the engine keeps it; opaque here, and never written any more.  None
+            while the thread that sends the message has yet to copy it: only that thread can send it
+            until then.
         site: where the user sent it.
+        is_missed: it was to be sent when it had no value.
     """
 
     stream: Stream
@@ -36,6 +39,7 @@ class SentMessage:
     digest: bytes
     value: Any
     site: str
+    is_missed: bool = False
 
 
 class SentLog:
@@ -113,14 +117,18 @@ class SentLog:
             count: at most so many.
 
         Returns:
-            how many entries that are now, and the messages.
+            how many entries that are now, and the messages.  One without a value, and what is
+            behind it, waits until it is kept.
         """
         messages, found = self._to.get(destination, ()), list[SentMessage]()
         while at < len(messages) and len(found) < count:
             message = messages[at]
-            at += 1
             if message.number > marks.get(message.stream.tag, 0):
+                if message.value is None:
+                    message.is_missed = True
+                    break
                 found.append(message)
+            at += 1
         return at, found
 
     def newest_behind(
@@ -145,7 +153,8 @@ class SentLog:
 
     def commit(self) -> list[Any]:
         """The version is committed: nobody needs its messages; return their values."""
-        values = [message.value for messages in self._to.values() for message in messages]
+        messages = (message for sent in self._to.values() for message in sent)
+        values = [message.value for message in messages if message.value is not None]
         self.nbytes = 0
         self._to.clear()
         self._streams.clear()

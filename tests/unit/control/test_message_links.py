@@ -25,10 +25,11 @@ from ftcomm.control.message_stream import (
 from ftcomm.control.messages import asking
 from ftcomm.control.messages import feed as feed_module
 from ftcomm.control.messages.asking import MessageLinks
-from ftcomm.control.messages.feed import JOINED_BYTES
+from ftcomm.control.messages.feed import JOINED_BYTES, Feed
 from ftcomm.control.messages.posted_receives import PostedReceive, PostedReceives
 from ftcomm.control.messages.serving import serve_messages
 from ftcomm.control.user_news import UserNews
+from ftcomm.memory.late_copy import LateCopy
 from ftcomm.memory.message_value import ENTRY_BYTES, MessageValue, digest_of, text_of
 from ftcomm.memory.pool import LoggedResult, Pool
 from ftcomm.protocol.codec import encode
@@ -274,6 +275,52 @@ async def test_what_does_not_fit_the_kernel_is_written_by_the_control_thread(lin
         assert feed.claim() is None  # it would come in the middle of the one before
     assert (await link.next())[1] == [*map(float, range(500_000))]
     assert await link.next() == (2, [1.0])
+
+
+def late_copy_of(value: MessageValue) -> LateCopy:
+    return LateCopy(value, np.empty_like(value.stored.flat))
+
+
+def log_without_a_value(core: WorkerMachine, value: MessageValue) -> None:
+    assert core.messages.send(1, TAG, _digest(value), None, "t.py:7") is None
+
+
+@pytest.mark.parametrize("count", [10, 500_000])  # the kernel takes all at once, or a part
+async def test_a_message_may_be_copied_for_the_log_when_it_is_on_its_way(
+    link: Link, count: int
+) -> None:
+    await link.ask()
+    await link.next_request()
+    value, numbers = value_of(*range(count)), [*map(float, range(count))]
+    feed = link.driver.hub.feeds[1]
+    with link.driver.hub.lock:
+        log_without_a_value(link.core, value)
+        claim = feed.claim()
+    assert claim is not None
+    feed.write(claim, link.driver.hub.lock, late_copy_of(value))
+    value.stored.flat[:] = -1.0  # the user may, as the call is over
+    assert await link.next() == (1, numbers)
+    _, [logged] = link.core.messages.following(1, 0, 0, {}, 9)
+    assert logged.value.stored.flat.tolist() == numbers
+
+
+async def test_a_link_that_was_asked_before_a_message_was_copied_is_looked_at_again() -> None:
+    core, lock, notes = loaded(), threading.Lock(), list[str]()
+    ends = [linked("socket") for _ in range(2)]
+    older, newer = (Feed(core.messages, 1, far, lambda: notes.append("look")) for _, far in ends)
+    older.ask(MessageRequest(core.view.epoch, 0, ()))
+    value = value_of(1.0)
+    log_without_a_value(core, value)
+    claim = older.claim()
+    assert claim is not None
+    newer.ask(MessageRequest(core.view.epoch, 0, ()))
+    assert newer.next_pieces() == []
+    older.write(claim, lock, late_copy_of(value))
+    assert notes == ["look"]
+    assert newer.next_pieces() != []
+    for near, far in ends:
+        near.close()
+        far.close()
 
 
 async def test_a_link_on_which_writing_was_interrupted_is_given_up(

@@ -3,7 +3,7 @@
 import logging
 import threading
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ import trio
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.control.epoch_scopes import EpochScopes
 from ftcomm.control.fetching import prefetch
-from ftcomm.control.message_stream import receive_message, send_all, send_message
+from ftcomm.control.message_stream import PeerClosed, receive_message, send_all, send_message
 from ftcomm.protocol.codec import encode
 from ftcomm.protocol.link_messages import FetchEnd, FetchRequest
 from ftcomm.protocol.spares.prefetch_messages import Prefetch
@@ -43,14 +43,28 @@ def a_driver(**changes: Any) -> Any:
     return SimpleNamespace(hub=hub, apply=events.append, events=events, epoch_scopes=EpochScopes())
 
 
-async def served(held: Checkpoint | None) -> tuple[Any, bytes]:
+class SlowSocket:
+    """A socket that takes bytes again after so many seconds."""
+
+    def __init__(self, sock: trio.socket.SocketType, takes_s: float) -> None:
+        self.recv_into = sock.recv_into
+        self._sock, self._takes_s = sock, takes_s
+
+    async def send(self, data: memoryview, /) -> int:
+        await trio.sleep(self._takes_s)
+        return await self._sock.send(data)
+
+
+async def served(
+    held: Checkpoint | None, takes_s: float = 0.0, **changes: Any
+) -> tuple[Any, bytes]:
     """The head of what a member sends that holds this, asked for version 1, and the rest."""
     near, far = trio.socket.socketpair()
-    driver = a_driver()
+    driver, slow = a_driver(**changes), SlowSocket(near, takes_s)
     driver.hub.core.checkpoints.committed = held
     with near, far:
         await send_message(far, FetchRequest(prefetch.NO_EPOCH, 1, ()))
-        await prefetch.serve_prefetch(driver, near)
+        await prefetch.serve_prefetch(driver, cast("trio.socket.SocketType", slow))
         near.shutdown(trio.socket.SHUT_WR)
         head, rest = await receive_message(far), b""
         while part := await far.recv(1 << 16):
@@ -62,6 +76,15 @@ async def served(held: Checkpoint | None) -> tuple[Any, bytes]:
 async def test_a_member_gives_what_is_as_new_as_that(version: int) -> None:
     head, rest = await served(Checkpoint(version, STATE))
     assert (head.position.version, rest) == (version, STATE + END)
+
+
+async def test_a_spare_that_reads_at_a_low_rate_is_not_taken_for_a_lost_one(
+    autojump_clock: object,
+) -> None:
+    settings = {"spare_fetch_rate": 100_000, "detect_within": 5.0}
+    assert (await served(Checkpoint(1, STATE), takes_s=60.0, **settings))[1] == STATE + END
+    with pytest.raises(PeerClosed):  # so long even that rate does not explain
+        await served(Checkpoint(1, STATE), takes_s=600.0, **settings)
 
 
 @pytest.mark.parametrize("held", [None, Checkpoint(0, STATE)])

@@ -54,6 +54,7 @@ from tests.unit.tracker.roster_scenario import (
     ScenarioRun,
     at,
     decisions,
+    formed,
     hello,
     names,
     report,
@@ -181,6 +182,16 @@ def test_links_that_keep_failing_without_any_progress_end_the_job_in_bounded_tim
     assert [v.error for v in verdicts] == ["RankLostError"] * 2
     assert "links keep failing: rank 0 lost its link to rank 1" in verdicts[0].cause
     assert scenario.now <= SETTINGS.replace_within + 2 * SETTINGS.detect_within
+
+
+def test_one_link_failure_ends_no_job_that_waits_for_no_replacement() -> None:
+    """`local_group`'s are such jobs: a lost link is no lost worker."""
+    scenario = ScenarioRun(2, settings=replace(SETTINGS, replace_within=0.0))
+    formed(scenario, 2)
+    assert names(scenario.said(1, Suspect(1, (1,), "reset"))) == [(1, "Revoke"), (2, "Revoke")]
+    report_halves(scenario, 2)
+    _, verdicts = fail_links(scenario, 2, 10 * SETTINGS.detect_within)
+    assert [v.error for v in verdicts] == ["RankLostError"] * 2
 
 
 def test_links_that_keep_failing_end_the_job_though_each_recovery_takes_long() -> None:

@@ -13,7 +13,7 @@ from ftcomm.recovery.events import (
 from ftcomm.recovery.machine import Completion, WorkerState
 from ftcomm.recovery.messages.message_exchange import MessageArrived
 from ftcomm.recovery.messages.sent_log import SentMessage
-from ftcomm_chaos.sim.worker.execution import SITE, Thread
+from ftcomm_chaos.sim.worker.execution import SITE, Thread, race
 from ftcomm_chaos.sim.workload import SimulatedMessage
 
 if TYPE_CHECKING:
@@ -36,17 +36,28 @@ def own_messages(
 def pass_message(process: "SimulatedProcess", message: SimulatedMessage) -> Thread:
     """Send a message, or receive it."""
     if process.core.view.rank == message.source:
-        _send(process, message)
+        yield from _send(process, message)
     else:
         yield from _receive(process, message)
 
 
-def _send(process: "SimulatedProcess", message: SimulatedMessage) -> None:
-    content = message.content
+def _send(process: "SimulatedProcess", message: SimulatedMessage) -> Thread:
+    """Every other message is large: the log gets its content when it is on its way already."""
+    content, is_large = message.content, message.number % 2 == 0
     digest = hashlib.blake2b(content.encode(), digest_size=DIGEST_BYTES).digest()
     process.point("sending")
-    found = process.core.messages.send(message.target, message.tag, digest, content, SITE)
+    messages = process.core.messages
+    kept = None if is_large else content
+    found = messages.send(message.target, message.tag, digest, kept, SITE)
     process.require(found is None, f"a script that computes the same sent another {message}")
+    if is_large:
+        entry, feed = messages.newest(message.target, message.tag), process.feeds.get(message.target)
+        assert entry is not None, "it was logged"
+        if feed is not None:
+            feed.write(entry, content)
+        process.in_call = False  # who is cut short here leaves
+        yield from race(process)
+        process.sim.counters["messages missed"] += messages.keep(entry, content)
     process.point("sent")
 
 
@@ -99,7 +110,7 @@ class MessageLink:
         self._to = process.core.view.rank
         self._numbers = {tag: mark.number for tag, mark in order.marks}
         self._at = 0
-        self._over = False
+        self._over = self._is_writing = self._is_looking = False
 
     @property
     def _is_wanted(self) -> bool:
@@ -135,27 +146,58 @@ class MessageLink:
     def _begin(self) -> None:
         order = self.order
         self.far.hear(MessagesClaimed(order.epoch, self._to, order.version, order.marks))
+        self.far.feeds[self._to] = self
         self._serve()
+
+    @property
+    def _may_serve(self) -> bool:
+        core, order = self.far.core, self.order
+        if not self._is_wanted or core.view.epoch != order.epoch:
+            return False
+        if core.view.state not in (WorkerState.RUNNING, WorkerState.CATCHING_UP):
+            return False
+        # a new version is asked for anew
+        return self.process.core.progress.position.version <= order.version
+
+    def write(self, message: SentMessage, content: str) -> None:
+        """The thread that has just logged a message writes it, if it comes next."""
+        if self._is_writing or not self._may_serve:
+            return
+        messages, version = self.far.core.messages, self.order.version
+        if messages.newest_behind(self._to, version, self._at, self._numbers) is message:
+            self._at += 1
+            self.far.point("serving")
+            self._send(message, content)
+            self.process.sim.counters["messages sent as they were logged"] += 1
 
     def _serve(self) -> None:
         """The source looks into its log; where nothing follows yet it looks again."""
-        core, order = self.far.core, self.order
-        if not self._is_wanted or core.view.epoch != order.epoch:
+        if self._is_writing or not self._may_serve:
             return
-        if core.view.state not in (WorkerState.RUNNING, WorkerState.CATCHING_UP):
-            return
-        if self.process.core.progress.position.version > order.version:
-            return  # a new version is asked for anew
-        self._at, found = core.messages.following(
-            self._to, order.version, self._at, self._numbers, 1
+        self._at, found = self.far.core.messages.following(
+            self._to, self.order.version, self._at, self._numbers, 1
         )
-        if not found:
-            self.world.after(LOOKS_S, self.far.deliver, self._serve)
-            return
-        self.far.point("serving")
-        self.world.after(self.world.transit(), self.process.deliver, self._arrive, found[0])
+        if found:
+            self.far.point("serving")
+            self._send(found[0], found[0].value)
+        elif not self._is_looking:
+            self._is_looking = True
+            self.world.after(LOOKS_S, self.far.deliver, self._look)
 
-    def _arrive(self, message: SentMessage) -> None:
+    def _look(self) -> None:
+        self._is_looking = False
+        self._serve()
+
+    def _send(self, message: SentMessage, content: str) -> None:
+        self._is_writing = True
+        arrive = self._arrive, message, content
+        self.world.after(self.world.transit(), self.process.deliver, *arrive)
+
+    def _written(self) -> None:
+        self._is_writing = False
+        self._serve()
+
+    def _arrive(self, message: SentMessage, content: str) -> None:
         if not self._is_wanted:
             return
         order, tag = self.order, message.stream.tag
@@ -166,11 +208,11 @@ class MessageLink:
             tag,
             message.number,
             message.digest,
-            message.value,
+            content,
         )
         if self._is_taken(arrived) or self.process.core.messages.arrive(arrived):
             self.process.poke()
-        self.world.after(self.world.transit(), self.far.deliver, self._serve)
+        self.world.after(self.world.transit(), self.far.deliver, self._written)
 
     def _is_taken(self, arrived: MessageArrived) -> bool:
         direct, messages = self.process.direct_take, self.process.core.messages

@@ -47,7 +47,7 @@ from ftcomm_chaos.sim.journals import JournalAccess
 from ftcomm_chaos.sim.network.frames import Frame
 from ftcomm_chaos.sim.store_access import ObjectAccess
 from ftcomm_chaos.sim.worker import user_thread
-from ftcomm_chaos.sim.worker.messages import DirectTake, ask_for_messages
+from ftcomm_chaos.sim.worker.messages import DirectTake, MessageLink, ask_for_messages
 from ftcomm_chaos.sim.worker.parts import fetch_copies, fetch_parts
 from ftcomm_chaos.sim.worker.prefetch import begin_prefetch
 from ftcomm_chaos.sim.workload import UsersState, packed, state_digest
@@ -79,6 +79,7 @@ class SimulatedProcess:
         self.broken: set[tuple[int, int]] = set()
         self.parked: list[Callable[[], None]] = []  # they wait for a newer epoch's plan
         self.direct_take: DirectTake | None = None
+        self.feeds: dict[int, MessageLink] = {}  # to other ranks, the newest of each
         self.blocked_on: tuple[int, ...] = ()
         self.blocked_since = 0.0
         self.step = -1  # of its schedule, in which it stands
