@@ -69,7 +69,7 @@ class MessagePort:
             if entry is not None and copy is not None:
                 whole = copy.whole()
                 with hub.lock:
-                    self._messages.keep(entry, whole)
+                    entry.keep(whole)
             self._control.driver.message_news.note()
         self._fault("sent")
 
@@ -103,9 +103,10 @@ class MessagePort:
             return JobLostError(found.cause), None, None, None
         feed = hub.feeds.get(form.to)
         claim = None if feed is None else feed.claim()
-        is_bare = value is None and claim is None
-        entry = self._messages.newest(form.to, form.tag) if is_bare else None
-        return None, entry, feed, claim
+        if claim is not None or value is not None:
+            return None, None, feed, claim
+        stream = (hub.core.view.rank, form.to, form.tag)
+        return None, self._messages.sent.newest(stream), feed, claim
 
     def _kept(self, message: MessageToSend) -> tuple[MessageValue | None, LateCopy | None]:
         """The message as the log keeps it; of a large one a copy that has yet to be made.

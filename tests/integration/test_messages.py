@@ -154,7 +154,7 @@ def test_a_receive_posted_while_a_checkpoint_runs_gets_a_message_of_the_next_ver
 
 @pytest.mark.parametrize("count", [10_000, 1_000_000])  # float64: one write, or many
 def test_an_array_may_be_overwritten_as_soon_as_it_is_sent(count: int) -> None:
-    """Whether a link takes it at once, or its receiver has yet to ask for it."""
+    """A link takes it at once, or its receiver has yet to ask for it."""
 
     def job(comm: ftcomm.Communicator) -> list[float]:
         comm.load_checkpoint(default=0)

@@ -164,7 +164,7 @@ class Feed:
             raise
         finally:
             with lock:
-                is_missed = kept is not None and self._messages.keep(message, kept)
+                is_missed = kept is not None and message.keep(kept)
                 self._rest = rest
                 self.is_writing = False
                 was_missed, self._was_missed = self._was_missed, False

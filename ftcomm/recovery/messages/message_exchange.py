@@ -59,6 +59,7 @@ class MessageExchange:
     The user's thread sends and takes.  The control thread claims and reads the log for others.
 
     Attributes:
+        sent: the log of this rank's messages.
         hold: whether messages are held up.
     """
 
@@ -70,7 +71,7 @@ class MessageExchange:
         reach: MessageReach,
     ) -> None:
         self._view, self._contact, self._progress = view, contact, progress
-        self._sent, self._inbox = SentLog(), Inbox(reach)
+        self.sent, self._inbox = SentLog(), Inbox(reach)
         self._version = 0
         self._asked: set[int] = set()  # sources, in the epoch
         self._asked_in = 0
@@ -83,7 +84,7 @@ class MessageExchange:
         """Begin the version that the position is in: what belongs to an older one is not needed."""
         version = self._progress.position.version
         if version != self._version:
-            self._released += self._sent.commit()
+            self._released += self.sent.commit()
             self._inbox.commit()
             self._waits_since.clear()
             self._asked = set()
@@ -102,16 +103,16 @@ class MessageExchange:
     def balance(self) -> int:
         """Of this version: what was sent, less what was taken. Over all ranks it is 0 at a cut."""
         self._turn()
-        return (self._sent.weight - self._inbox.weight) % MODULUS
+        return (self.sent.weight - self._inbox.weight) % MODULUS
 
     def totals(self, peer: int) -> tuple[Total, Total]:
         """Of this version: all that was sent to `peer`, and all that was taken of it."""
         self._turn()
-        return self._sent.total(peer), self._inbox.total(peer)
+        return self.sent.total(peer), self._inbox.total(peer)
 
     def site_of(self, destination: int, index: int) -> str:
         """The line that sent a message, by its place among those to `destination`."""
-        return self._sent.site_of(destination, index)
+        return self.sent.site_of(destination, index)
 
     def handle(
         self, event: MessagesWanted | MessagesClaimed | MessagesLost, now: float
@@ -142,7 +143,7 @@ class MessageExchange:
     def nbytes(self) -> int:
         """Bytes that the log of this version holds."""
         self._turn()
-        return self._sent.nbytes
+        return self.sent.nbytes
 
     def nbytes_with(self, destination: int, tag: bytes, nbytes: int) -> int | None:
         """Bytes that it would hold with one more message, of `nbytes`.
@@ -151,43 +152,29 @@ class MessageExchange:
             None where that would have one tag more than a rank may send to another.
         """
         self._turn()
-        if not self._sent.has_room_for((self._view.rank, destination, tag), MAX_TAGS):
+        if not self.sent.has_room_for((self._view.rank, destination, tag), MAX_TAGS):
             return None
-        return self._sent.nbytes + nbytes
+        return self.sent.nbytes + nbytes
 
     def send(
         self, destination: int, tag: bytes, digest: bytes, value: Any, site: str, nbytes: int = 0
     ) -> FatalFound | None:
         """Log a message that counts with `nbytes`; the control thread sends it to who asks.
 
-        Its `value` may be None: see `SentMessage`, and `keep`.
+        Its `value` may be None: see `SentMessage.keep`.
 
         Returns:
             the job's end, where an earlier process of this rank has sent something else.
         """
         self._turn()
-        self._sent.nbytes += nbytes
+        self.sent.nbytes += nbytes
         stream = (self._view.rank, destination, tag)
-        is_same = self._sent.add(stream, digest, value, site)
+        is_same = self.sent.add(stream, digest, value, site)
         return None if is_same else self._differs(stream)
-
-    def newest(self, destination: int, tag: bytes) -> SentMessage | None:
-        """The newest message of a stream of this rank; None if there is none."""
-        self._turn()
-        return self._sent.newest((self._view.rank, destination, tag))
-
-    def keep(self, message: SentMessage, value: Any) -> bool:
-        """Give a message that was logged without one its value.
-
-        Returns:
-            True if it was to be sent meanwhile: the caller has the control thread look again.
-        """
-        message.value = value
-        return message.is_missed
 
     def _differs(self, stream: StreamKey) -> FatalFound:
         _, destination, _ = stream
-        newest = self._sent.newest(stream)
+        newest = self.sent.newest(stream)
         number, site = (0, "") if newest is None else (newest.number, newest.site)
         # digests are running: it may be an earlier one of these
         which = "the first message" if number == 1 else f"one of the first {number} messages"
@@ -213,7 +200,7 @@ class MessageExchange:
             return None
         for tag, mark in marks.items():
             stream = (self._view.rank, destination, tag)
-            if not self._sent.claim(stream, mark):
+            if not self.sent.claim(stream, mark):
                 return self._differs(stream)
         return None
 
@@ -224,7 +211,7 @@ class MessageExchange:
         self._turn()
         if version != self._version:
             return at, []
-        return self._sent.behind(destination, at, marks, count)
+        return self.sent.behind(destination, at, marks, count)
 
     def newest_behind(
         self, destination: int, version: int, at: int, marks: Mapping[bytes, int]
@@ -233,7 +220,7 @@ class MessageExchange:
         self._turn()
         if version != self._version:
             return None
-        return self._sent.newest_behind(destination, at, marks)
+        return self.sent.newest_behind(destination, at, marks)
 
     # --- receiving ------------------------------------------------------------------------------
 

@@ -41,6 +41,15 @@ class SentMessage:
     site: str
     is_missed: bool = False
 
+    def keep(self, value: Any) -> bool:
+        """Take the value, where the message was logged without one.
+
+        Returns:
+            True if it was missed: the caller has the control thread look again.
+        """
+        self.value = value
+        return self.is_missed
+
 
 class SentLog:
     """Messages by destination, in the order in which they were sent.

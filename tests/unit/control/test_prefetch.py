@@ -51,7 +51,8 @@ class SlowSocket:
         self._sock, self._takes_s = sock, takes_s
 
     async def send(self, data: memoryview, /) -> int:
-        await trio.sleep(self._takes_s)
+        with trio.move_on_after(self._takes_s):
+            await trio.sleep_forever()
         return await self._sock.send(data)
 
 

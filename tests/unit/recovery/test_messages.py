@@ -21,7 +21,7 @@ from ftcomm.recovery.machine import Completion, MachineLimits, WorkerMachine
 from ftcomm.recovery.messages import inbox, message_exchange, names, sent_log
 from ftcomm.recovery.messages.message_exchange import MessageArrived
 from ftcomm.recovery.messages.names import MODULUS, START, Mark, Stream, behind, total_of
-from ftcomm.recovery.messages.sent_log import SentLog, SentMessage
+from ftcomm.recovery.messages.sent_log import SentLog
 from tests.helpers.interrupts import BY_SIGNAL, interrupted, places
 from tests.unit.recovery.worker_scenario import a_member, at, execute, hear, members, plan
 
@@ -263,50 +263,6 @@ def test_a_receiver_is_given_a_few_at_a_time_and_what_it_has_is_looked_at_once()
     at, found = behind(1, 0, 0, {TAG: 1}, 2)
     assert (at, [message.value for message in found]) == (3, ["b", "c"])
     assert behind(1, 0, 0, {TAG: 5}, 2) == (5, [])
-
-
-def log_without_a_value(core: WorkerMachine, content: str) -> SentMessage:
-    """As the thread does that writes a message before it copies it."""
-    assert core.messages.send(1, TAG, digest(content), None, SITE) is None
-    entry = core.messages.newest(1, TAG)
-    assert entry is not None
-    return entry
-
-
-def test_a_message_and_those_behind_it_wait_until_its_thread_has_copied_it() -> None:
-    core = loaded()
-    send(core, "a")
-    entry = log_without_a_value(core, "b")
-    send(core, "c", tag=b"other")
-    assert core.messages.following(1, 0, 1, {}, 9) == (1, [])
-    assert following(core) == ["a"]
-    assert core.messages.keep(entry, "b")  # it was missed
-    assert following(core) == ["a", "b", "c"]
-
-
-def test_nobody_waits_for_the_copy_of_what_the_receiver_has() -> None:
-    core = loaded()
-    entry = log_without_a_value(core, "a")
-    send(core, "b")
-    assert following(core, **{TAG.decode(): 1}) == ["b"]
-    assert not core.messages.keep(entry, "a")
-
-
-def test_the_thread_that_logs_a_message_may_send_it_before_it_is_copied() -> None:
-    core = loaded()
-    entry = log_without_a_value(core, "a")
-    assert core.messages.newest_behind(1, 0, 0, {}) is entry
-    assert core.messages.newest(2, TAG) is None
-
-
-def test_what_is_copied_when_its_version_is_committed_releases_nothing() -> None:
-    core = loaded()
-    entry = log_without_a_value(core, "a")
-    send(core, "b")
-    checkpoint(core, 1)
-    assert core.messages.take_released() == ["b"]
-    core.messages.keep(entry, "a")
-    assert core.messages.take_released() == []
 
 
 def test_a_receiver_in_another_version_is_sent_nothing() -> None:

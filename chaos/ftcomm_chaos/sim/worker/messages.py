@@ -51,13 +51,14 @@ def _send(process: "SimulatedProcess", message: SimulatedMessage) -> Thread:
     found = messages.send(message.target, message.tag, digest, kept, SITE)
     process.require(found is None, f"a script that computes the same sent another {message}")
     if is_large:
-        entry, feed = messages.newest(message.target, message.tag), process.feeds.get(message.target)
+        entry = messages.sent.newest((message.source, message.target, message.tag))
+        feed = process.feeds.get(message.target)
         assert entry is not None, "it was logged"
         if feed is not None:
             feed.write(entry, content)
         process.in_call = False  # who is cut short here leaves
         yield from race(process)
-        process.sim.counters["messages missed"] += messages.keep(entry, content)
+        process.sim.counters["messages missed"] += entry.keep(content)
     process.point("sent")
 
 
