@@ -13,13 +13,14 @@ from ftcomm.recovery.events import (
 from ftcomm.recovery.machine import Completion, WorkerState
 from ftcomm.recovery.messages.message_exchange import MessageArrived
 from ftcomm.recovery.messages.sent_log import SentMessage
-from ftcomm_chaos.sim.worker.execution import SITE, Thread, race
+from ftcomm_chaos.sim.worker.execution import SITE, Thread
 from ftcomm_chaos.sim.workload import SimulatedMessage
 
 if TYPE_CHECKING:
     from ftcomm_chaos.sim.worker.process import SimulatedProcess
 
 LOOKS_S = 0.02  # between two looks whether the source has sent more meanwhile
+WRITTEN_AT_ONCE = 0.5  # by the thread that sends, of large messages
 DIGEST_BYTES = 16
 
 
@@ -54,10 +55,10 @@ def _send(process: "SimulatedProcess", message: SimulatedMessage) -> Thread:
         entry = messages.sent.newest((message.source, message.target, message.tag))
         feed = process.feeds.get(message.target)
         assert entry is not None, "it was logged"
-        if feed is not None:
+        if feed is not None and process.world.chance(WRITTEN_AT_ONCE):
             feed.write(entry, content)
         process.in_call = False  # who is cut short here leaves
-        yield from race(process)
+        yield process.world.between(0.0, 2 * LOOKS_S)
         process.sim.counters["messages missed"] += entry.keep(content)
     process.point("sent")
 
