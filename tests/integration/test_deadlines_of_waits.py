@@ -34,20 +34,19 @@ def overdue(words: str) -> Any:
 def test_a_blocking_call_behind_a_blocked_one_ends_at_its_own_deadline(
     name: str, call: Callable[[ftcomm.Communicator], object]
 ) -> None:
-    """Rank 1 computes until rank 0 has heard of it."""
-    has_ended = threading.Event()
+    """Rank 1 makes no such call until it has heard of that: it waits for a message."""
 
     def run(comm: ftcomm.Communicator) -> None:
         comm.load_checkpoint()
         if comm.rank:
-            allowed(has_ended)
+            with overdue("rank 0 gave"):
+                comm.recv(0)
             with overdue("rank 0 gave"):
                 comm.allreduce(X)
             return
         handle = comm.iallreduce(X)
         with overdue(f"rank 0 gave {name} at test_deadlines_of_waits.py.* 0.3 s.* behind earlier"):
             call(comm)
-        has_ended.set()
         with overdue("rank 0 gave"):
             handle.wait()
 
