@@ -12,8 +12,8 @@ class LateCopy:
     """The copy of one message, for the thread that sends it.
 
     Attributes:
-        original: the message in the user's memory, which nobody else may read: the user may write
-            to it when the call returns.
+        original: the message in the user's memory. No other thread may read it, since the user may
+            write to it when the call returns.
     """
 
     __slots__ = ("_at", "_room", "_source", "_to", "original")

@@ -287,7 +287,8 @@ def link_epoch(group: GroupState, reason: str, ranks: tuple[int, ...]) -> None:
     progress = group.members.progress()
     patience_s = 3 * group.settings.detect_within  # a recovery between, and a wait for its turn
     failing_s = group.links.failing_for(progress, group.now, patience_s)
-    if 0 < failing_s >= group.settings.replace_within:  # one failure is not yet a series
+    is_series = failing_s > 0
+    if is_series and failing_s >= group.settings.replace_within:
         end_with_error(group, "RankLostError", f"links keep failing: {reason}", progress)
         return
     group.links.epoch_at = group.now

@@ -158,7 +158,7 @@ class MessageLink:
             return False
         if core.view.state not in (WorkerState.RUNNING, WorkerState.CATCHING_UP):
             return False
-        # a new version is asked for anew
+        # messages of a new version have a request of their own
         return self.process.core.progress.position.version <= order.version
 
     def write(self, message: SentMessage, content: str) -> None:
