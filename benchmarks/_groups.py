@@ -16,7 +16,7 @@ from typing import Any, Protocol, Self
 
 from _turns import ADDRESS
 
-from ftcomm_tracker.launcher.memcpy_tuning import with_streaming_copies
+from ftcomm_tracker.launcher.memcpy_tuning import with_tuned_copies
 
 START_LIMIT_S = 120.0  # a busy machine imports torch eight times
 TURN_LIMIT_S = 300.0  # the slowest peers need seconds for 100 MB
@@ -61,7 +61,7 @@ class Group:
             listener.bind(str(folder / "orders"))
             listener.listen(world_size)
             # as ftcomm's launcher sets it, for all alike
-            environment = with_streaming_copies({**os.environ, "OMP_NUM_THREADS": "1"})
+            environment = with_tuned_copies({**os.environ, "OMP_NUM_THREADS": "1"})
             environment.update(peer.environment())
             path = [str(Path(__file__).parent), environment.get("PYTHONPATH", "")]
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))

@@ -33,7 +33,6 @@ from ftcomm.requests.object_payload import unpack_object
 passes_on(__file__)
 
 Done = Callable[[MessageValue | None, BaseException | None], None]
-COPIED_BYTES = 1 << 19  # up to here another copy costs less than to post a receive
 
 
 @dataclass(slots=True)
@@ -46,7 +45,6 @@ class Receive:
         finish: returns the user's result. That of an object runs functions that the user has
             registered, which may raise or take long: it is for a thread of the user's.
         out: where it may be received; None for any own memory.
-        nbytes: of an array that it must be like; 0 where that is not known.
         is_object: see `finish`.
         is_probe: the message stays.
     """
@@ -55,7 +53,6 @@ class Receive:
     deadline: Duration | None
     finish: Callable[[MessageValue], Any]
     out: Result | None = None
-    nbytes: int = 0
     is_object: bool = False
     is_probe: bool = False
 
@@ -95,9 +92,10 @@ class MessageCalls:
         check_memory(out, strided=True)
         model = like if out is None else out
         form = self._forms.to_receive(source, tag, call_site(), model)
-        place = out if out is not None and out.flags.c_contiguous and out.dtype.isnative else None
-        nbytes = model.nbytes if isinstance(model, np.ndarray) else 0
-        return Receive(form, deadline, _received_into(out), place, nbytes)
+        place = None
+        if out is not None and out.flags.c_contiguous and out.dtype.isnative:
+            place = np.asarray(out)  # subclasses may reshape otherwise
+        return Receive(form, deadline, _received_into(out), place)
 
     def receive_object(self, source: int, tag: Tag, deadline: Duration | None) -> Receive:
         """A receive of an object."""
@@ -177,10 +175,10 @@ class MessageCalls:
 
     def receive_now(self, asked: Receive) -> Any:
         """Receive on this thread, directly where that may be; else as `wait`, which says more."""
-        if asked.nbytes > COPIED_BYTES or self._session.limit_of(asked.deadline) is not None:
-            return self.wait(asked)  # into the user's memory; or the control thread may end it
+        if self._session.limit_of(asked.deadline) is not None:
+            return self.wait(asked)  # the control thread may end it
         began, form = time.perf_counter(), asked.form
-        direct = DirectReceive(form.source, form.tag, form.shape, form.dtype)
+        direct = DirectReceive(form.source, form.tag, form.shape, form.dtype, asked.out)
         try:
             self._port.receive_directly(direct)
             value = direct.value
@@ -190,8 +188,8 @@ class MessageCalls:
                 return asked.finish(value)
         except BaseException as error:
             direct.is_withdrawn = True  # first: another thread may be about to give it a message
-            if direct.has_taken and not isinstance(error, Exception):  # Ctrl-C: it is lost
-                self._session.give_up(error)
+            if not isinstance(error, Exception) and (direct.has_taken or direct.is_filling):
+                self._session.give_up(error)  # Ctrl-C: it is lost, or comes into memory given back
             raise
         return self.wait(asked)
 

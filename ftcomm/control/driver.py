@@ -189,8 +189,11 @@ class Driver:
 
         `direct` is of the thread that reads the link for itself, None where none does.
         """
-        if direct is not None and self.hub.receives.hand_over(message, direct):
-            return
+        if direct is not None:
+            if self.hub.receives.hand_over(message, direct):
+                return
+            if direct.is_filling:
+                message = message._replace(value=direct.own(message.value))
         with self.hub.lock:
             is_new = self.hub.core.messages.arrive(message)
         if is_new:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ftcomm.collectives.dtypes import AnyDtype, dtype_of
+from ftcomm.control.messages.direct_receive import DirectReceive
 from ftcomm.control.messages.message_head import HeadFields, MessageHead
 from ftcomm.control.messages.message_parser import ParsedMessage
 from ftcomm.errors import ProtocolError
@@ -17,9 +18,10 @@ if TYPE_CHECKING:
     from ftcomm.control.driver import Driver
     from ftcomm.control.messages.intake import Intake
 
-# From here on a message that is waited for is received where its user wants it: a copy costs more
-# than to look.
-DIRECT_BYTES = 1 << 16
+# From here on a message is received where its user wants it: a copy costs more than to look.  For a
+# receive that was posted that needs the lock, for one of the thread that reads it does not.
+POSTED_BYTES = 1 << 16
+DIRECT_BYTES = 1 << 15
 # Below, the allocator is faster than the pool, which needs the lock.  Of more, it returns to the
 # system what is dropped at once, and a step's messages would take fresh pages.
 ALLOCATED_BYTES = 1 << 17
@@ -36,8 +38,10 @@ class Arrivals:
         self._dtype: AnyDtype = _BYTES
         self._taken: tuple[HeadFields | None, AnyDtype, Content] = (None, _BYTES, Content.ARRAY)
 
-    def place_for(self, head: MessageHead) -> Array:
+    def place_for(self, head: MessageHead, direct: DirectReceive | None) -> Array:
         """Memory for the bytes behind a message's head, which the user owns or will own.
+
+        `direct` is of the thread that reads the link for itself, None where none does.
 
         Raises:
             ProtocolError: no message is like that, or there is no room.
@@ -48,7 +52,11 @@ class Arrivals:
             limit = hub.settings.log_limit
             self._dtype = dtype_from_wire(fields.dtype, fields.shape, nbytes, limit)
             self._fields = fields
-        if fields.content != Content.OBJECT and nbytes >= DIRECT_BYTES:
+        if direct is not None and nbytes >= DIRECT_BYTES:
+            place = direct.place_for(self._source, fields, self._dtype)
+            if place is not None:
+                return place
+        if fields.content != Content.OBJECT and nbytes >= POSTED_BYTES:
             place = hub.receives.place_for(self._source, head, self._dtype)
             if place is not None:
                 return place

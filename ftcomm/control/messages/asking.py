@@ -12,8 +12,10 @@ from ftcomm.control.links.manager import link_down, open_message_link
 from ftcomm.control.message_stream import ByteStream, send_message
 from ftcomm.control.messages.arrivals import Arrivals
 from ftcomm.control.messages.intake import SPINS_ALONE, SPINS_SHARED, Intake
+from ftcomm.control.messages.message_head import MessageHead
 from ftcomm.control.messages.message_parser import MessageParser, ParsedMessage
 from ftcomm.diagnostics.os_errors import describe
+from ftcomm.memory.pool import Array
 from ftcomm.protocol.link_messages import MessageRequest, StreamMark
 from ftcomm.recovery.events import AskForMessages, MessagesLost
 from ftcomm.transport.link import Link
@@ -86,13 +88,16 @@ class MessageLinks:
         """Return the intake by which the messages of `source` are read."""
         arrivals = Arrivals(self._driver, epoch, source)
 
+        def place_for(head: MessageHead) -> Array:
+            return arrivals.place_for(head, intake.direct)
+
         def take(message: ParsedMessage) -> None:
             arrivals.take(message, intake)
 
         view = self._driver.hub.core.view
         ranks = view.grouping.count(view.grouping[view.rank])
         spins = spins_before_sleep(ranks, SPINS_ALONE, SPINS_SHARED)
-        intake = Intake(link, MessageParser(arrivals.place_for), take, spins)
+        intake = Intake(link, MessageParser(place_for), take, spins)
         return intake
 
     async def _take_until_broken(

@@ -3,10 +3,21 @@
 Most receives find that no other thread reads the link, and that their message is what comes next on
 it.  Then it goes from the link to the user: it does not wait in the inbox, and nobody is woken.
 Where anything is different, the receive is posted like any other, and loses a few microseconds.
+
+A large message is received in the user's own array at once.  Whether it is the next of its stream
+is known only when it is whole: one that is not is copied before it is held.
 """
 
+from dataclasses import replace
+
+import numpy as np
+
 from ftcomm.collectives.dtypes import AnyDtype
+from ftcomm.control.messages.message_head import HeadFields
+from ftcomm.errors import ProtocolError
 from ftcomm.memory.message_value import MessageValue
+from ftcomm.memory.pool import Array, LoggedResult
+from ftcomm.protocol.link_messages import Content
 
 
 class DirectReceive:
@@ -19,12 +30,15 @@ class DirectReceive:
         has_taken: the message is taken, or is just being taken: it does not come again.
         is_withdrawn: its thread was cut short; another one that reads may not know yet.
         is_over: it has its message, or that one has to be held.
+        is_filling: a message comes, or has come, into the user's array.
     """
 
     __slots__ = (
         "_dtype",
+        "_out",
         "_shape",
         "has_taken",
+        "is_filling",
         "is_over",
         "is_withdrawn",
         "source",
@@ -33,13 +47,50 @@ class DirectReceive:
     )
 
     def __init__(
-        self, source: int, tag: bytes, shape: tuple[int, ...] | None, dtype: AnyDtype | None
+        self,
+        source: int,
+        tag: bytes,
+        shape: tuple[int, ...] | None,
+        dtype: AnyDtype | None,
+        out: Array | None = None,
     ) -> None:
-        """`shape` and `dtype` are those that the message must have; None for any."""
+        """`shape` and `dtype` are those that the message must have; None for any.
+
+        `out` is where it may be received: contiguous, in native order, and the user's.
+        """
         self.source, self.tag = source, tag
-        self._shape, self._dtype = shape, dtype
+        self._shape, self._dtype, self._out = shape, dtype, out
         self.value: MessageValue | None = None
-        self.has_taken = self.is_withdrawn = self.is_over = False
+        self.has_taken = self.is_withdrawn = self.is_over = self.is_filling = False
+
+    def place_for(self, source: int, fields: HeadFields, dtype: AnyDtype) -> Array | None:
+        """The user's own memory for a message of which the head has come; None for any other.
+
+        It is given once.  From then on the thread may not leave while the link works.
+        """
+        out = self._out
+        if out is None or self.is_over or self.is_filling:
+            return None
+        if (source, fields.tag) != (self.source, self.tag) or fields.content == Content.OBJECT:
+            return None
+        if fields.shape != out.shape or dtype != out.dtype or not out.flags.writeable:
+            return None
+        self.is_filling = True  # before the look: its thread, cut short, looks in the other order
+        return None if self.is_withdrawn else out.reshape(-1).view(np.uint8)
+
+    def own(self, value: MessageValue) -> MessageValue:
+        """A message that has to be held, copied if it is in the user's memory.
+
+        Raises:
+            ProtocolError: there is no room.
+        """
+        stored = value.stored
+        if self._out is None or not np.may_share_memory(self._out, stored.flat):
+            return value
+        try:
+            return replace(value, stored=LoggedResult(stored.flat.copy(), stored.shape))
+        except MemoryError as error:
+            raise ProtocolError(f"no room for {stored.flat.nbytes} bytes: {error}") from None
 
     def fits(self, value: MessageValue) -> bool:
         """Tell whether a message of its stream is as it must be; else posting finds the words."""

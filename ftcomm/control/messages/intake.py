@@ -196,14 +196,24 @@ class Intake:
             with self._lock:
                 has_come = self._step()
             if has_come:
-                continue
-            spins += 1
-            if spins < self._spins:
+                spins = 0
+            elif spins < self._spins:
+                spins += 1
                 let_others_run()
             elif (left_s := until - time.monotonic()) > 0:
                 self._sleep_on_the_link(left_s)
-            else:
+            elif self._may_leave(direct):
                 return
+            else:
+                self._sleep_on_the_link()
+
+    def _may_leave(self, direct: DirectReceive) -> bool:
+        """False while its message comes into the user's array: nobody else could end that."""
+        with self._lock:
+            if direct.is_filling:
+                return False
+            self.direct = None
+            return True
 
     def _read_until(self, awaiting: Awaiting) -> None:
         spins = 0

@@ -1,6 +1,6 @@
 """MessageParser: messages out of a stream of bytes, whoever reads them (rule R21)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,10 @@ from ftcomm.protocol.codec import LENGTH_BYTES, frame_length
 from ftcomm.protocol.link_messages import FetchWait
 
 BUFFER_BYTES = 1 << 16  # of which one read brings several small messages
+LARGE_BYTES = 1 << 15  # from here on a message's bytes go straight to their place
+# Behind a large message up to here the next head is read alone: the copy of what a read brings
+# behind it costs more than a second read.  Of larger ones the first piece is a small part.
+HEAD_ALONE_BYTES = 1 << 18
 MAX_HEAD = 4096  # bytes; a head has 64 dimensions of 9 bytes at most, and a tag
 _NO_BYTES: Array = np.empty(0, np.uint8)
 
@@ -32,7 +36,7 @@ class ParsedMessage:
 class MessageParser:
     """Reads nothing itself: bytes are put into `space`, and `fed` says how many.
 
-    The bytes of a large message go at once where they belong.
+    Bytes of a large message go at once where they belong, but for those that come with its head.
     """
 
     def __init__(self, place_for: Callable[[MessageHead], Array]) -> None:
@@ -45,6 +49,7 @@ class MessageParser:
         self._head: MessageHead | None = None
         self._raw = _NO_BYTES
         self._filled = 0
+        self._large_head = 0  # bytes of the last head, if the next one is read alone
 
     def space(self) -> memoryview:
         """Memory for the next bytes of the stream; never empty."""
@@ -54,33 +59,36 @@ class MessageParser:
             rest = self._hi - self._lo
             self._buffer[:rest] = self._buffer[self._lo : self._hi]
             self._lo, self._hi = 0, rest
+        if self._head is None and self._hi < self._large_head:
+            return self._buffer[self._hi : self._large_head]
         return self._buffer[self._hi :]
 
     @property
     def _is_direct(self) -> bool:
-        """More of a message's bytes are to come than a buffer has."""
-        if self._head is None or self._lo != self._hi:
-            return False
-        return len(self._raw) - self._filled >= BUFFER_BYTES
+        """The bytes to come are a large message's alone."""
+        return self._head is not None and self._lo == self._hi and len(self._raw) >= LARGE_BYTES
 
-    def fed(self, count: int) -> list[ParsedMessage]:
-        """Take `count` bytes that were put into `space`; return the messages that are whole now.
+    def fed(self, count: int) -> Iterator[ParsedMessage]:
+        """Take `count` bytes that were put into `space`; yield the messages that are whole now.
+
+        All of them are to be taken before `space` is asked again.  The place of one is asked for
+        when the one before was taken: that may have been the one that its user waits for.
 
         Raises:
             ProtocolError: these bytes are no messages.
         """
         if self._is_direct:
             self._filled += count
-            return self._ended()
-        self._hi += count
-        whole: list[ParsedMessage] = []
-        while self._head is not None or self._take_head():
-            self._fill()
-            ended = self._ended()
-            whole += ended
-            if not ended or self._lo == self._hi:
-                break
-        return whole
+        else:
+            self._hi += count
+        while (head := self._head or self._next_head()) is not None:
+            if self._lo != self._hi:
+                self._fill()
+            if self._filled < len(self._raw):
+                return
+            message = ParsedMessage(head, self._raw)
+            self._head, self._raw, self._filled = None, _NO_BYTES, 0
+            yield message
 
     def _fill(self) -> None:
         """Put what is in the buffer where the message's bytes belong."""
@@ -90,26 +98,21 @@ class MessageParser:
         place[:] = self._bytes[lo : lo + count]
         self._lo, self._filled = lo + count, filled + count
 
-    def _ended(self) -> list[ParsedMessage]:
-        if self._head is None or self._filled < len(self._raw):
-            return []
-        message = ParsedMessage(self._head, self._raw)
-        self._head, self._raw, self._filled = None, _NO_BYTES, 0
-        return [message]
-
-    def _take_head(self) -> bool:
-        """Begin the next message; False if its head has not come whole."""
+    def _next_head(self) -> MessageHead | None:
+        """Begin the next message; None if its head has not come whole."""
         while self._hi - self._lo >= LENGTH_BYTES:
             start = self._lo + LENGTH_BYTES
             end = start + frame_length(self._buffer, MAX_HEAD, self._lo)
             if end > self._hi:
-                return False
+                return None
             message = self._decode(self._buffer[start:end].tobytes())
             self._lo = end
             if isinstance(message, MessageHead):
                 self._head, self._filled = message, 0
                 self._raw = self._place_for(message)
-                return True
+                is_large = LARGE_BYTES <= len(self._raw) <= HEAD_ALONE_BYTES
+                self._large_head = end - start + LENGTH_BYTES if is_large else 0
+                return message
             if not isinstance(message, FetchWait):
                 raise ProtocolError(f"expected a message, got {type(message).__name__}")
-        return False
+        return None

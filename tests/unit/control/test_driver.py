@@ -1,7 +1,9 @@
 """Promises of the driver to a process that is about to end."""
 
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
+import numpy as np
 import pytest
 import trio
 import trio.testing
@@ -10,11 +12,17 @@ from ftcomm.config.environment import WorkerOptions
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.control.driver import Driver
 from ftcomm.control.hub import Hub
+from ftcomm.control.messages.direct_receive import DirectReceive
+from ftcomm.control.messages.message_head import HeadFields
+from ftcomm.memory.message_value import MessageValue
+from ftcomm.memory.pool import LoggedResult
+from ftcomm.protocol.link_messages import Content
 from ftcomm.protocol.messages import HeartbeatAck, Leave, Welcome, WorkerMessage
 from ftcomm.protocol.position import START
 from ftcomm.recovery.events import DescribeState, Received, SendControl
 from ftcomm.recovery.machine import WorkerMachine
 from ftcomm.recovery.states import Identity, MachineLimits
+from tests.unit.control.test_posted_receives import TAG, Receives
 
 
 async def a_driver_with_one_unwritten_message(nursery: trio.Nursery) -> Driver:
@@ -116,3 +124,28 @@ async def test_a_state_that_a_users_function_cannot_unpack_is_not_described(
     with pytest.raises(trio.WouldBlock):
         sent.receive_nowait()
     hub.close()
+
+
+@pytest.mark.trio
+async def test_a_message_that_its_reader_cannot_take_is_held_outside_the_readers_array(
+    nursery: trio.Nursery,
+) -> None:
+    """The array is the user's again before the message is taken."""
+    receives, out, told = Receives(), np.zeros(1), list[Any]()
+    core, lock = receives.core, receives.posted._lock
+    hub: Any = SimpleNamespace(core=core, lock=lock, receives=receives.posted)
+    driver = Driver(hub, nursery)
+    receives.want(1)
+    for number, is_taken in ((1, False), (2, True)):  # the first of a stream is held
+        direct = DirectReceive(1, TAG, None, None, out)
+        place = direct.place_for(1, HeadFields(0, TAG, Content.ARRAY, 0, (1,), 8), out.dtype)
+        assert place is not None
+        out[:] = number
+        receives.numbers = number
+        value = MessageValue(LoggedResult(out, out.shape), Content.ARRAY)
+        driver.arrived(receives.next_message()._replace(value=value, nbytes=8), direct)
+        assert (direct.is_over, direct.value is value) == (True, is_taken)
+        if not is_taken:
+            out[:] = -1.0
+            receives.post(told)
+    assert told == [[1.0]]

@@ -180,6 +180,64 @@ async def test_who_reads_for_itself_sleeps_until_something_comes(
     assert (link.intake.direct, link.intake._has_reader) == (None, False)
 
 
+@pytest.mark.parametrize("by", ["message", "end"])
+async def test_who_reads_for_itself_stays_while_its_array_is_filled(
+    link: Link, by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left of its message would be written into an array that its user may use again."""
+    monkeypatch.setattr(intake, "DIRECT_S", 0.0)
+    direct, asleep = DirectReceive(1, b"t", None, None), threading.Event()
+    direct.is_filling, real = True, link.intake._link
+
+    def sleeps(**wanted: bool) -> Sequence[tuple[int, int]]:
+        asleep.set()
+        return real.poll_for(**wanted)
+
+    def take(found: ParsedMessage) -> None:
+        assert link.intake.direct is direct
+        direct.is_over = True
+
+    watched: Any = SimpleNamespace(recv_into=real.recv_into, poll_for=sleeps, close=real.close)
+    link.intake._link, link.intake._take = watched, take
+    link.intake._read_at = float("inf")  # it has read just now
+    with trio.fail_after(10.0):
+        async with trio.open_nursery() as nursery:
+            read = partial(trio.to_thread.run_sync, link.intake.read_for, abandon_on_cancel=True)
+            nursery.start_soon(read, direct)
+            assert await trio.to_thread.run_sync(asleep.wait, 10.0), "it has left"
+            if by == "end":
+                link.intake.end()
+            else:
+                link.far.sendall(message(1))
+    assert direct.is_over == (by == "message")
+    assert (link.intake.direct, link.intake._has_reader) == (None, False)
+
+
+async def test_who_leaves_is_not_given_a_place_any_more(
+    link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control thread may read at any time: it finds who has decided to leave gone."""
+    monkeypatch.setattr(intake, "DIRECT_S", 0.0)
+    link.intake._read_at = float("inf")
+    direct = DirectReceive(1, b"t", None, None)
+    left_behind: list[DirectReceive | None] = []
+    lock = link.intake._lock
+
+    class Watched:
+        def __enter__(self) -> None:
+            lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            left_behind.append(link.intake.direct)
+            lock.release()
+
+    watched: Any = Watched()
+    link.intake._lock = watched
+    link.intake.read_for(direct)
+    assert left_behind[0] is direct
+    assert left_behind[-2:] == [None, None], "by the decision, and by the end"
+
+
 async def test_an_answer_that_comes_just_before_the_sleep_is_seen(link: Link) -> None:
     class Answered(AwaitedMessage):
         def wake_by(self, waker: Waker | None) -> None:

@@ -25,6 +25,7 @@ from ftcomm.control.message_stream import (
 from ftcomm.control.messages import asking
 from ftcomm.control.messages import feed as feed_module
 from ftcomm.control.messages.asking import MessageLinks
+from ftcomm.control.messages.direct_receive import DirectReceive
 from ftcomm.control.messages.feed import JOINED_BYTES, Feed
 from ftcomm.control.messages.posted_receives import PostedReceive, PostedReceives
 from ftcomm.control.messages.serving import serve_messages
@@ -524,6 +525,39 @@ async def test_a_large_message_is_received_where_its_user_wants_it(
     await source.until(lambda: source.waiting() is not None)
     assert np.may_share_memory(source.waiting().stored.flat, out)
     assert out.tolist() == [*map(float, range(20_000))]
+
+
+@pytest.mark.parametrize("what", ["next", "shape", "object"])
+async def test_a_message_is_received_in_the_array_of_who_reads_for_itself(
+    source: Source, nursery: trio.Nursery, what: str
+) -> None:
+    given: list[tuple[MessageValue, DirectReceive | None]] = []
+    source.driver.arrived = lambda message, direct: given.append((message.value, direct))
+    await source.until(lambda: source.driver.hub.intakes)
+    out = np.zeros((100, 200) if what == "shape" else 20_000)
+    source.driver.hub.intakes[1].direct = direct = DirectReceive(1, TAG, None, None, out)
+    value = value_of(*range(20_000))
+    value.content = Content.OBJECT if what == "object" else Content.ARRAY
+    nbytes, raw = value.stored.flat.nbytes, {"dtype": 6, "shape": (value.stored.flat.nbytes,)}
+    item = item_of(1, value, **(raw if what == "object" else {}))
+    nursery.start_soon(send_all, source.near, item)
+    await source.until(lambda: given)
+    [(found, reader)] = given
+    assert reader is direct
+    assert found.stored.flat.nbytes == nbytes
+    assert np.may_share_memory(found.stored.flat, out) == (what == "next") == direct.is_filling
+    assert (out.reshape(-1).tolist() == [*map(float, range(20_000))]) == (what == "next")
+
+
+async def test_a_small_message_is_copied_to_who_reads_for_itself(source: Source) -> None:
+    given: list[Any] = []
+    source.driver.arrived = lambda message, _: given.append(message.value)
+    await source.until(lambda: source.driver.hub.intakes)
+    out = np.zeros(1)
+    source.driver.hub.intakes[1].direct = DirectReceive(1, TAG, None, None, out)
+    await send_all(source.near, item_of(1, value_of(3.0)))
+    await source.until(lambda: given)
+    assert (out.tolist(), given[0].stored.flat.tolist()) == ([0.0], [3.0])
 
 
 ITEM = item_of(1, value_of(1.0))

@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 from ftcomm.control.messages.message_head import MessageHead
-from ftcomm.control.messages.message_parser import BUFFER_BYTES, MAX_HEAD, MessageParser
+from ftcomm.control.messages.message_parser import (
+    BUFFER_BYTES,
+    HEAD_ALONE_BYTES,
+    LARGE_BYTES,
+    MAX_HEAD,
+    MessageParser,
+)
 from ftcomm.errors import ProtocolError
 from ftcomm.memory.pool import Array
 from ftcomm.protocol.codec import encode
@@ -26,7 +32,7 @@ def place_for(found: MessageHead) -> Array:
     return np.empty(found.fields.nbytes, np.uint8)
 
 
-SIZES = (3, 0, 70_000, 1, BUFFER_BYTES, 200_000, 0, 5_000, 7)
+SIZES = (3, 0, 70_000, 1, BUFFER_BYTES, 200_000, LARGE_BYTES, LARGE_BYTES, 0, 300_000, 5_000, 7)
 STREAM = b"".join(
     encode(FetchWait()) + encode(item(number, size)) + content(number, size)
     for number, size in enumerate(SIZES)
@@ -64,6 +70,45 @@ def test_a_large_message_is_put_where_it_belongs() -> None:
     space = parser.space()
     assert np.may_share_memory(np.frombuffer(space, np.uint8), places[0])
     assert len(space) == 200_000
+
+
+def test_the_place_of_a_message_is_asked_for_when_the_one_before_is_taken() -> None:
+    """Both may be for one receive, which has its message then."""
+    seen: list[tuple[str, int]] = []
+
+    def place(found: MessageHead) -> Array:
+        seen.append(("place", found.number))
+        return place_for(found)
+
+    parser = MessageParser(place)
+    data = b"".join(encode(item(number, 2)) + b"ab" for number in (1, 2))
+    parser.space()[: len(data)] = data
+    seen.extend(("taken", whole.head.number) for whole in parser.fed(len(data)))
+    assert seen == [("place", 1), ("taken", 1), ("place", 2), ("taken", 2)]
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "is_alone"),
+    [
+        (LARGE_BYTES - 1, False),
+        (LARGE_BYTES, True),
+        (HEAD_ALONE_BYTES, True),
+        (HEAD_ALONE_BYTES + 1, False),
+    ],
+)
+def test_behind_a_large_message_the_next_head_is_read_alone(nbytes: int, is_alone: bool) -> None:
+    parser, head = MessageParser(place_for), encode(item(1, nbytes))
+    feed(parser, head + content(1, nbytes), 1 << 20)
+    assert len(parser.space()) == (len(head) if is_alone else BUFFER_BYTES)
+    feed(parser, head, 1 << 20)
+    assert len(parser.space()) == (BUFFER_BYTES if nbytes < LARGE_BYTES else nbytes)
+
+
+def test_a_longer_head_behind_a_large_message_is_read_in_two_pieces() -> None:
+    parser = MessageParser(place_for)
+    feed(parser, encode(item(1, LARGE_BYTES)) + content(1, LARGE_BYTES), 1 << 20)
+    longer = item(70_000, 3)
+    assert feed(parser, encode(longer) + b"abc", 1 << 20) == [(70_000, b"abc")]
 
 
 def test_the_longest_head_is_taken() -> None:

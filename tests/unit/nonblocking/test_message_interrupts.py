@@ -17,6 +17,7 @@ from ftcomm.control import changes
 from ftcomm.control.changes import Changes
 from ftcomm.control.messages import awaited_message, direct_receive, posted_receives
 from ftcomm.control.messages.direct_receive import DirectReceive
+from ftcomm.control.messages.message_head import HeadFields
 from ftcomm.control.messages.posted_receives import PostedReceives
 from ftcomm.engine import message_port
 from ftcomm.engine.message_port import MessagePort
@@ -259,6 +260,62 @@ def test_a_receive_that_reads_for_itself_can_be_made_again_or_this_process_leave
         else:
             gone_on += 1
             assert list(message_forms.recv(rank, 1)) == [1.0]  # type: ignore[arg-type]  # a Rank has its messages
+    assert min(gone_on, left) > 0
+
+
+class FillingReader:
+    """A link whose next message comes into the user's array; the control thread reads its rest.
+
+    Attributes:
+        is_held: another thread has posted a receive before: the message is copied, and held.
+    """
+
+    def __init__(self, rank: Rank, out: Any, *, is_held: bool = False) -> None:
+        self._rank, self._out, self._is_held = rank, out, is_held
+        self._next = rank.next_message(1.0)
+        self.is_placed = False
+
+    def read_for(self, direct: DirectReceive) -> None:
+        fields = HeadFields(0, packed_tag(0), Content.ARRAY, 0, (1,), 8)
+        place = direct.place_for(1, fields, self._out.dtype)
+        assert place is not None
+        self.is_placed = True
+        place[:] = np.ones(1).view(np.uint8)
+        value = MessageValue(LoggedResult(self._out, (1,)), Content.ARRAY)
+        if self._is_held:
+            value = direct.own(value)
+            assert self._rank.core.messages.arrive(self._next._replace(value=value))
+            direct.is_over = True
+        else:
+            assert self._rank.receives.hand_over(self._next._replace(value=value), direct)
+
+    def read_until(self, awaiting: object) -> None:
+        assert self._is_held, "its message is what comes next"
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+def test_a_receive_whose_array_is_filled_can_be_made_again_or_this_process_leaves(
+    is_held: bool,
+) -> None:
+    """The rest of the message would be written into memory that the script may use by then."""
+    gone_on = left = 0
+    for number in places():
+        rank, out = Rank(), np.zeros(1)
+        rank.arrive(0.0)  # the first of a stream is held
+        assert recv(rank) == [0.0]
+        rank.core.handle(MessagesWanted(1), now=0.0)
+        rank.intakes[1] = reader = FillingReader(rank, out, is_held=is_held)
+        receive = functools.partial(message_forms.recv, rank, 1, out=out)  # type: ignore[arg-type]  # a Rank has its messages
+        if not interrupted(receive, number, *PATH, where=BY_SIGNAL):
+            break
+        if rank.left_by:
+            left += 1
+        else:
+            gone_on += 1
+            # Behind its place it goes on only where the message came to the inbox, and is there.
+            assert not reader.is_placed or is_held
+            if reader.is_placed:
+                assert recv(rank) == [1.0]
     assert min(gone_on, left) > 0
 
 

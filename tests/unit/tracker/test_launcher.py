@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ftcomm_tracker.launcher.memcpy_tuning import with_streaming_copies
+from ftcomm_tracker.launcher.memcpy_tuning import with_tuned_copies
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[3]
@@ -118,7 +118,7 @@ def test_a_users_own_omp_num_threads_stays() -> None:
 def test_workers_have_large_copies_streamed_where_the_library_would_not() -> None:
     script = "import os, sys; print('has', os.environ.get('GLIBC_TUNABLES')); sys.exit(64)"
     clean = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
-    wanted = with_streaming_copies(clean).get("GLIBC_TUNABLES")
+    wanted = with_tuned_copies(clean).get("GLIBC_TUNABLES")
     assert f"[0] has {wanted}\n" in run(script=script).stdout
 
 

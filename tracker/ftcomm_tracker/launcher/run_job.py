@@ -12,7 +12,7 @@ from ftcomm_tracker.core.events import JobEnded
 from ftcomm_tracker.launcher.console import Console
 from ftcomm_tracker.launcher.console_session import LAST_WORDS_S, LogOptions, with_console
 from ftcomm_tracker.launcher.launcher import Launcher, LaunchOptions
-from ftcomm_tracker.launcher.memcpy_tuning import with_streaming_copies
+from ftcomm_tracker.launcher.memcpy_tuning import with_tuned_copies
 from ftcomm_tracker.launcher.processes.zygote import check_prefork
 from ftcomm_tracker.launcher.restart_policy import RestartLimits
 from ftcomm_tracker.operator.job_registry import register, unregister
@@ -156,7 +156,7 @@ def _environment(job: OpenJob, console: Console) -> dict[str, str]:
             "OMP_NUM_THREADS is not set: each worker gets 1, so that they do not fight for"
             " cores; set it to tune"
         )
-    return with_streaming_copies(with_prompt_output(environment))
+    return with_tuned_copies(with_prompt_output(environment))
 
 
 def _tells_of_trouble(job: OpenJob, status: int) -> bool:

@@ -16,7 +16,7 @@ from ftcomm.errors import ConfigError, FtcommError
 from ftcomm_tracker.launcher.console import Console
 from ftcomm_tracker.launcher.console_session import LogOptions, with_console
 from ftcomm_tracker.launcher.launcher import Launcher, LaunchOptions
-from ftcomm_tracker.launcher.memcpy_tuning import with_streaming_copies
+from ftcomm_tracker.launcher.memcpy_tuning import with_tuned_copies
 from ftcomm_tracker.launcher.remote_tracker import RemoteJob
 from ftcomm_tracker.launcher.restart_policy import RestartLimits
 from ftcomm_tracker.server.connections.listener import join_address
@@ -122,4 +122,4 @@ def _environment(worker: WorkerOptions, routes: tuple[tuple[str, int], ...]) -> 
     environment["FTCOMM_TRACKER"] = ",".join(join_address(*route) for route in routes)
     if worker.token_file is not None:
         environment["FTCOMM_TOKEN_FILE"] = str(worker.token_file.absolute())
-    return with_streaming_copies(with_prompt_output(environment))
+    return with_tuned_copies(with_prompt_output(environment))
