@@ -85,6 +85,16 @@ def process_space() -> str:
         return ""
 
 
+def is_another_container(space: str) -> bool:
+    """True of what `process_space` gives on this machine, since its last boot, somewhere else.
+
+    Of another boot this cannot be said: it was of this machine, or is of one of the same name.
+    """
+    here = process_space()
+    boot = here.partition("/")[0]
+    return bool(boot) and space != here and space.partition("/")[0] == boot
+
+
 def start_of(pid: int) -> int | None:
     """Return the start of a process in clock ticks since boot; None if it is not found."""
     stat = _stat_of(pid)

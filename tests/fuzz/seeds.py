@@ -459,5 +459,5 @@ def plans() -> dict[str, bytes]:
 
 
 def job_entries() -> dict[str, bytes]:
-    entry = JobEntry("20260101-0-a", "run", "/tmp/a", True, "h:1", 2, "h", 7, 9, 5.5)
+    entry = JobEntry("20260101-0-a", "run", "/tmp/a", True, "h:1", 2, "h", "b/1", 7, 9, 5.5)
     return {"run": json.dumps(asdict(entry)).encode()}

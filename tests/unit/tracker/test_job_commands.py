@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ftcomm.config.process_identity import this_process
+from ftcomm.config.process_identity import process_space, this_process
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.operator.job_registry import (
     JobEntry,
@@ -28,6 +28,7 @@ from tests.unit.tracker.test_launcher import run
 
 HOST = "node7"
 JOB = "20260101-000000-abcdef"
+IN_A_CONTAINER = f"{process_space().partition('/')[0]}/1"
 FAILS_ONCE = """
 import ftcomm
 from ftcomm_tracker.operator.job_registry import read_registry
@@ -54,7 +55,17 @@ def entry(state_dir: Path, **changes: Any) -> JobEntry:
     """An entry of a job whose process is this test's."""
     process = this_process()
     made = JobEntry(
-        JOB, "run", str(state_dir), True, "h:1", 2, HOST, process.pid, process.start, 5.0
+        job_id=JOB,
+        command="run",
+        state_dir=str(state_dir),
+        temporary=True,
+        address="h:1",
+        workers=2,
+        host=HOST,
+        space=process_space(),
+        pid=process.pid,
+        start=process.start,
+        began=5.0,
     )
     made = replace(made, **changes)
     entry_path(made).write_text(json.dumps(asdict(made)))
@@ -77,9 +88,12 @@ def test_the_states_of_jobs(tmp_path: Path) -> None:
     entry(tmp_path, job_id="a.12")
     ended(tmp_path, job_id="b")
     entry(tmp_path, job_id="c", host="elsewhere")
-    assert states() == {"a.12": "running", "b": "gone", "c": "on another host"}
+    ended(tmp_path, job_id="d", space=IN_A_CONTAINER)
+    ended(tmp_path, job_id="e", space="another-boot/1")
+    wanted = {"a.12": "running", "b": "gone", "c": "elsewhere", "d": "elsewhere", "e": "gone"}
+    assert states() == wanted
     status, text = invoke("list")
-    assert (status, [line.split()[0] for line in text.splitlines()]) == (0, ["JOB", "a.12", *"bc"])
+    assert (status, [line.split()[0] for line in text.splitlines()]) == (0, ["JOB", *wanted])
 
 
 def test_no_job_is_said() -> None:
@@ -237,8 +251,9 @@ def test_clean_leaves_a_job_whose_process_runs(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).touch()
     running = entry(tmp_path, job_id="a.12")
     elsewhere = ended(tmp_path, job_id="b", host="elsewhere")
+    contained = ended(tmp_path, job_id="c", space=IN_A_CONTAINER)
     assert invoke("clean") == (0, "nothing to remove\n")
-    assert [entry_path(job).exists() for job in (running, elsewhere)] == [True, True]
+    assert all(entry_path(job).exists() for job in (running, elsewhere, contained))
     assert (tmp_path / FILE_NAME).exists()
 
 

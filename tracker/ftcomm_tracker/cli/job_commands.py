@@ -87,7 +87,8 @@ def list_jobs(*, as_json: bool) -> None:
     """List the jobs of this user that run, and those that failed or left a state directory.
 
     The state is running, over (its journal says how), cut short (its process ended before the
-    job did), gone (its state directory is gone too), or on another host.
+    job did), gone (its state directory is gone too), or elsewhere (on another host, or in another
+    container of this one).
     """
     run_and_exit(_list, as_json)
 
@@ -119,7 +120,7 @@ async def _list(as_json: bool) -> int:
 def state_of(entry: JobEntry) -> str:
     """The state of a job in words, from its process and its journal."""
     if not entry.is_here:
-        return "on another host"
+        return "elsewhere"
     if entry.is_running():
         return "running"
     try:

@@ -19,7 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from ftcomm.config.environment import jobs_folder
-from ftcomm.config.process_identity import ProcessName, this_process
+from ftcomm.config.process_identity import (
+    ProcessName,
+    is_another_container,
+    process_space,
+    this_process,
+)
 from ftcomm.errors import ConfigError
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.server.open_job import OpenJob
@@ -45,6 +50,7 @@ class JobEntry:
         address: ``host:port`` of the tracker.
         workers: world size, or `UNKNOWN_SIZE`.
         host: where the command runs.
+        space: see `process_space`.
         pid: of its process.
         start: of its process, see `ProcessName`.
         began: seconds since 1970.
@@ -57,14 +63,15 @@ class JobEntry:
     address: str
     workers: int
     host: str
+    space: str
     pid: int
     start: int
     began: float
 
     @property
     def is_here(self) -> bool:
-        """True if the job's process is, or was, on this host."""
-        return self.host == platform.node()
+        """True if the job's process is, or was, on this host, and in no other container of it."""
+        return self.host == platform.node() and not is_another_container(self.space)
 
     def is_running(self) -> bool:
         """True if the job's process is one of this host and has not ended."""
@@ -104,6 +111,7 @@ def register(job: OpenJob, command: str, *, temporary: bool) -> None:
         address=job.address,
         workers=job.durable.world_size if is_known else UNKNOWN_SIZE,
         host=platform.node(),
+        space=process_space(),
         pid=process.pid,
         start=process.start,
         began=round(time.time(), 3),
