@@ -5,8 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from ftcomm.api.known_forms import KnownForms, ReceiveForm
 from ftcomm.api.outputs import Result
 from ftcomm.api.public_values import MessageInfo
@@ -92,9 +90,7 @@ class MessageCalls:
         check_memory(out, strided=True)
         model = like if out is None else out
         form = self._forms.to_receive(source, tag, call_site(), model)
-        place = None
-        if out is not None and out.flags.c_contiguous and out.dtype.isnative:
-            place = np.asarray(out)  # subclasses may reshape otherwise
+        place = out if out is not None and out.flags.c_contiguous and out.dtype.isnative else None
         return Receive(form, deadline, _received_into(out), place)
 
     def receive_object(self, source: int, tag: Tag, deadline: Duration | None) -> Receive:
@@ -188,8 +184,8 @@ class MessageCalls:
                 return asked.finish(value)
         except BaseException as error:
             direct.is_withdrawn = True  # first: another thread may be about to give it a message
-            if not isinstance(error, Exception) and (direct.has_taken or direct.is_filling):
-                self._session.give_up(error)  # Ctrl-C: it is lost, or comes into memory given back
+            if direct.has_taken or direct.is_filling:  # by Ctrl-C, or what a signal handler raises
+                self._session.give_up(error)  # it is lost, or comes into memory given back
             raise
         return self.wait(asked)
 

@@ -159,7 +159,7 @@ class MessagePort:
             self._want(receive.source)
 
     def receive_directly(self, direct: DirectReceive) -> None:
-        """Have a receive done by this thread, if its message comes just now and nothing is special.
+        """Have a receive done by this thread, if its message begins to come just now.
 
         Its `value` says whether it is done; if not, it is to be posted.
         """

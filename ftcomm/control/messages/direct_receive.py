@@ -4,8 +4,8 @@ Most receives find that no other thread reads the link, and that their message i
 it.  Then it goes from the link to the user: it does not wait in the inbox, and nobody is woken.
 Where anything is different, the receive is posted like any other, and loses a few microseconds.
 
-A large message is received in the user's own array at once.  Whether it is the next of its stream
-is known only when it is whole: one that is not is copied before it is held.
+A large message is received in the user's own array at once.  Whether it may be taken, as nearly
+always, is known only when it is whole: one that may not is copied before it is held.
 """
 
 from dataclasses import replace
@@ -18,6 +18,11 @@ from ftcomm.errors import ProtocolError
 from ftcomm.memory.message_value import MessageValue
 from ftcomm.memory.pool import Array, LoggedResult
 from ftcomm.protocol.link_messages import Content
+
+
+def bytes_in(out: Array) -> Array:
+    """The bytes of a contiguous array, of whatever class; those of a matrix are one row else."""
+    return np.asarray(out).reshape(-1).view(np.uint8)
 
 
 class DirectReceive:
@@ -76,7 +81,7 @@ class DirectReceive:
         if fields.shape != out.shape or dtype != out.dtype or not out.flags.writeable:
             return None
         self.is_filling = True  # before the look: its thread, cut short, looks in the other order
-        return None if self.is_withdrawn else out.reshape(-1).view(np.uint8)
+        return None if self.is_withdrawn else bytes_in(out)
 
     def own(self, value: MessageValue) -> MessageValue:
         """A message that has to be held, copied if it is in the user's memory.

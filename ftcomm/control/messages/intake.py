@@ -29,7 +29,9 @@ LOOK_S = 0.01  # between two looks of the control thread meanwhile
 # processors, who tries keeps another one from its turn: with 8 ranks on two of them, 64 bytes there
 # and back take 580 us with 5 tries, 640 with 20, and 700 with 100.
 SPINS_ALONE, SPINS_SHARED = 100, 5
-DIRECT_S = 0.02  # a thread reads for itself alone as long, before it posts its receive
+# A thread reads for itself alone as long, before it posts its receive; longer only if its message
+# comes by then.
+DIRECT_S = 0.02
 BROKEN = (OSError, PeerClosed, ProtocolError, trio.TooSlowError)
 
 
@@ -86,7 +88,10 @@ class Intake:
         """
         while True:
             if not self._is_hot:
-                await may_read()
+                with trio.CancelScope() as self._pause:
+                    await may_read()
+                if self._pause.cancelled_caught:  # a thread that reads may be waiting for long
+                    continue
             if self._is_hot:
                 with trio.move_on_after(LOOK_S) as self._pause:
                     await trio.sleep_forever()
@@ -156,6 +161,8 @@ class Intake:
     def read_for(self, direct: DirectReceive) -> None:
         """Read for `direct`, for a moment: most messages come so soon, and to post takes longer.
 
+        A message that comes into the user's array by then is read to its end, or the link's.
+
         Return at once if another thread reads, or if the control thread may.
         """
         self._read(None, direct)
@@ -188,7 +195,7 @@ class Intake:
                     self._read_at = time.monotonic()
 
     def _try_for(self, direct: DirectReceive) -> None:
-        spins, until = 0, time.monotonic() + DIRECT_S
+        spins, until, stays = 0, time.monotonic() + DIRECT_S, False
         while True:
             self._waker.clear()
             if direct.is_over or self._is_over or self.lost is not None:
@@ -196,19 +203,24 @@ class Intake:
             with self._lock:
                 has_come = self._step()
             if has_come:
-                spins = 0
-            elif spins < self._spins:
-                spins += 1
+                if direct.is_filling:  # the pieces of one message come in quick succession
+                    spins = 0
+                continue
+            spins += 1
+            if spins < self._spins:
                 let_others_run()
+            elif stays:
+                self._sleep_on_the_link()
             elif (left_s := until - time.monotonic()) > 0:
                 self._sleep_on_the_link(left_s)
             elif self._may_leave(direct):
                 return
             else:
-                self._sleep_on_the_link()
+                stays = True
+                self._wake_control()  # it may wait for room; it alone ends a link that is silent
 
     def _may_leave(self, direct: DirectReceive) -> bool:
-        """False while its message comes into the user's array: nobody else could end that."""
+        """False while its message comes into the user's array, which it may not go back to."""
         with self._lock:
             if direct.is_filling:
                 return False
@@ -255,7 +267,7 @@ class Intake:
         if self._is_over or self.lost is not None:
             return False
         try:
-            count = self._link.recv_into(self._parser.space())
+            count = self._link.recv_into(self._parser.space(head_alone=self._has_reader))
             self._heard_at = time.monotonic()
             if not count:
                 self.lost = PeerClosed()

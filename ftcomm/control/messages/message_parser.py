@@ -13,8 +13,9 @@ from ftcomm.protocol.link_messages import FetchWait
 
 BUFFER_BYTES = 1 << 16  # of which one read brings several small messages
 LARGE_BYTES = 1 << 15  # from here on a message's bytes go straight to their place
-# Behind a large message up to here the next head is read alone: the copy of what a read brings
-# behind it costs more than a second read.  Of larger ones the first piece is a small part.
+# Behind a large message up to here a thread that waits reads the next head alone: the copy of what
+# a read brings behind it costs more than a second read.  Of larger ones the first piece is a small
+# part.  The control thread has one read in each of its turns, so it reads as much as there is.
 HEAD_ALONE_BYTES = 1 << 18
 MAX_HEAD = 4096  # bytes; a head has 64 dimensions of 9 bytes at most, and a tag
 _NO_BYTES: Array = np.empty(0, np.uint8)
@@ -49,17 +50,20 @@ class MessageParser:
         self._head: MessageHead | None = None
         self._raw = _NO_BYTES
         self._filled = 0
-        self._large_head = 0  # bytes of the last head, if the next one is read alone
+        self._large_head = 0  # bytes of the last head, if the next one may be read alone
 
-    def space(self) -> memoryview:
-        """Memory for the next bytes of the stream; never empty."""
+    def space(self, *, head_alone: bool = False) -> memoryview:
+        """Memory for the next bytes of the stream; never empty.
+
+        `head_alone` says that one more read costs little: see `HEAD_ALONE_BYTES`.
+        """
         if self._is_direct:
             return self._raw.data[self._filled :]
         if self._lo:
             rest = self._hi - self._lo
             self._buffer[:rest] = self._buffer[self._lo : self._hi]
             self._lo, self._hi = 0, rest
-        if self._head is None and self._hi < self._large_head:
+        if head_alone and self._head is None and self._hi < self._large_head:
             return self._buffer[self._hi : self._large_head]
         return self._buffer[self._hi :]
 

@@ -10,12 +10,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
 from ftcomm.collectives.dtypes import AnyDtype
 from ftcomm.config.deadline import Limit, overdue
 from ftcomm.control.changes import Changes
-from ftcomm.control.messages.direct_receive import DirectReceive
+from ftcomm.control.messages.direct_receive import DirectReceive, bytes_in
 from ftcomm.control.messages.message_head import MessageHead
 from ftcomm.errors import FtcommError
 from ftcomm.memory.message_value import MessageValue
@@ -114,13 +112,16 @@ class PostedReceives:
             raise
 
     def may_bypass(self, source: int, tag: bytes) -> bool:
-        """True if the next message of a stream is for who does not post: nobody has before it."""
+        """True if the next message of a stream is for who does not post: nobody has before it.
+
+        The first of a stream is not: it has to be held.
+        """
         messages = self._core.messages
         with self._lock:
             return (
                 (source, tag) not in self._streams
                 and not messages.must_ask(source)
-                and messages.waiting(source, tag) is None
+                and messages.next_number(source, tag) > 1
             )
 
     def hand_over(self, arrived: MessageArrived, direct: DirectReceive) -> bool:
@@ -264,9 +265,9 @@ class PostedReceives:
         tag, shape = fields.tag, fields.shape
         with self._lock:
             waiting = self._streams.get((source, tag))
-            if not waiting or messages.waiting(source, tag) is not None:
+            if not waiting or messages.next_number(source, tag) != head.number:
                 return None
-            if not messages.comes_next(source, fields.version, tag, head.number):
+            if fields.version != self._core.progress.position.version:
                 return None
             out = waiting[0].out
             if out is None or out.dtype != dtype or out.shape != shape:
@@ -274,7 +275,7 @@ class PostedReceives:
             if not out.flags.writeable:  # the user has changed that meanwhile: `done` is told
                 return None
             waiting[0].has_taken = True
-            return out.reshape(-1).view(np.uint8)
+            return bytes_in(out)
 
     def first_pending(self) -> PostedReceive | None:
         """A receive for which no thread waits, as of a handle or a task; None if there is none.

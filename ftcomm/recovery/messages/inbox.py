@@ -91,6 +91,13 @@ class Inbox:
         found = self._streams.get(stream)
         return found is not None and bool(found.waiting)
 
+    def next_number(self, stream: StreamKey) -> int:
+        """Number of the next message of a stream; 0 where one waits to be taken."""
+        found = self._streams.get(stream)
+        if found is None:
+            return 1
+        return 0 if found.waiting else found.arrived.number + 1
+
     def first(self, stream: StreamKey) -> Any | None:
         """The next message of `stream`, which stays; None if it has not come."""
         found = self._streams.get(stream)

@@ -285,11 +285,10 @@ class MessageExchange:
         self._turn()
         return self._asked_in != self._view.epoch or source not in self._asked
 
-    def comes_next(self, source: int, version: int, tag: bytes, number: int) -> bool:
-        """True of the message behind those of its stream that have arrived."""
+    def next_number(self, source: int, tag: bytes) -> int:
+        """Number of a stream's next message in this version; 0 where one waits to be taken."""
         self._turn()
-        arrived = self._inbox.arrived((source, self._view.rank, tag))
-        return version == self._version and number == arrived.number + 1
+        return self._inbox.next_number((source, self._view.rank, tag))
 
     def waiting(self, source: int, tag: bytes) -> Any | None:
         """The next message of a stream, which is left there; None where it has not come."""

@@ -1,5 +1,6 @@
 """A receive of the thread that reads: what may come straight into its user's array."""
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,16 @@ def test_out_is_given_to_one_message() -> None:
     direct = receive_into(np.zeros((2, 3)))
     assert direct.place_for(1, fields_of(), DOUBLE) is not None
     assert direct.place_for(1, fields_of(), DOUBLE) is None
+
+
+def test_an_array_of_another_class_is_filled_by_its_bytes() -> None:
+    """A matrix has two dimensions, however it is reshaped."""
+    with warnings.catch_warnings(action="ignore"):
+        out = np.zeros((2, 3)).view(np.matrix)
+    place = receive_into(out).place_for(1, fields_of(), DOUBLE)
+    assert place is not None
+    assert place.shape == (48,)
+    assert np.may_share_memory(place, out)
 
 
 @pytest.mark.parametrize("why", ["none", "over", "withdrawn", "read-only"])

@@ -184,7 +184,7 @@ async def test_who_reads_for_itself_sleeps_until_something_comes(
 async def test_who_reads_for_itself_stays_while_its_array_is_filled(
     link: Link, by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is left of its message would be written into an array that its user may use again."""
+    """The rest of its message would be written into an array that its user may use again."""
     monkeypatch.setattr(intake, "DIRECT_S", 0.0)
     direct, asleep = DirectReceive(1, b"t", None, None), threading.Event()
     direct.is_filling, real = True, link.intake._link
@@ -211,6 +211,51 @@ async def test_who_reads_for_itself_stays_while_its_array_is_filled(
                 link.far.sendall(message(1))
     assert direct.is_over == (by == "message")
     assert (link.intake.direct, link.intake._has_reader) == (None, False)
+
+
+async def test_a_silent_link_ends_though_the_control_thread_waits_for_room(
+    link: Link, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader stays, as its array is filled, and nobody else looks how long nothing came."""
+    monkeypatch.setattr(intake, "DIRECT_S", 0.0)
+    waits_for_room, over = trio.Event(), trio.Event()
+
+    async def no_room() -> None:
+        waits_for_room.set()
+        await trio.sleep_forever()
+
+    async def read_silence() -> None:
+        with pytest.raises(trio.TooSlowError):
+            await link.intake.keep_reading(-1.0, no_room)
+        over.set()
+        link.intake.end()
+
+    direct = DirectReceive(1, b"t", None, None)
+    direct.is_filling = True
+    nursery.start_soon(read_silence)
+    await waits_for_room.wait()
+    link.intake._read_at = float("inf")  # it has read just now
+    with trio.fail_after(10.0):
+        await trio.to_thread.run_sync(link.intake.read_for, direct, abandon_on_cancel=True)
+        await over.wait()
+
+
+async def test_the_control_thread_waits_for_room_again_if_it_is_woken_for_nothing(
+    link: Link, nursery: trio.Nursery
+) -> None:
+    asked = 0
+
+    async def no_room() -> None:
+        nonlocal asked
+        asked += 1
+        await trio.sleep_forever()
+
+    nursery.start_soon(link.intake.keep_reading, LIMIT_S, no_room)
+    await trio.testing.wait_all_tasks_blocked()
+    link.far.sendall(message(1))
+    link.intake._end_pause()
+    await trio.testing.wait_all_tasks_blocked()
+    assert (asked, link.taken) == (2, [])
 
 
 async def test_who_leaves_is_not_given_a_place_any_more(

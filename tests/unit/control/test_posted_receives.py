@@ -132,6 +132,7 @@ def test_who_reads_a_message_gets_it_unless_somebody_waits_for_it(receives: Rece
     assert not receives.posted.may_bypass(1, TAG), "it is here"
     receives.post(told)
     assert receives.posted.may_bypass(1, TAG)
+    assert not receives.posted.may_bypass(1, b"new"), "the first one of a stream has to be held"
 
     direct = DirectReceive(1, TAG, (1,), np.dtype(np.float64))
     receives.numbers += 1

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -264,7 +264,7 @@ def test_a_receive_that_reads_for_itself_can_be_made_again_or_this_process_leave
 
 
 class FillingReader:
-    """A link whose next message comes into the user's array; the control thread reads its rest.
+    """A link whose next message comes into the user's array.
 
     Attributes:
         is_held: another thread has posted a receive before: the message is copied, and held.
@@ -293,9 +293,24 @@ class FillingReader:
         assert self._is_held, "its message is what comes next"
 
 
-@pytest.mark.parametrize("is_held", [False, True])
+def time_out() -> NoReturn:
+    """As a script's handler of SIGALRM does."""
+    raise TimeoutError
+
+
+def raised_at(number: int, call: Callable[[], object], act: Callable[[], NoReturn] | None) -> bool:
+    """As `interrupted`, whatever is raised."""
+    if act is None:
+        return interrupted(call, number, *PATH, where=BY_SIGNAL)
+    try:
+        return interrupted(call, number, *PATH, where=BY_SIGNAL, act=act)
+    except TimeoutError:
+        return True
+
+
+@pytest.mark.parametrize(("is_held", "act"), [(False, None), (True, None), (False, time_out)])
 def test_a_receive_whose_array_is_filled_can_be_made_again_or_this_process_leaves(
-    is_held: bool,
+    is_held: bool, act: Callable[[], NoReturn] | None
 ) -> None:
     """The rest of the message would be written into memory that the script may use by then."""
     gone_on = left = 0
@@ -306,7 +321,7 @@ def test_a_receive_whose_array_is_filled_can_be_made_again_or_this_process_leave
         rank.core.handle(MessagesWanted(1), now=0.0)
         rank.intakes[1] = reader = FillingReader(rank, out, is_held=is_held)
         receive = functools.partial(message_forms.recv, rank, 1, out=out)  # type: ignore[arg-type]  # a Rank has its messages
-        if not interrupted(receive, number, *PATH, where=BY_SIGNAL):
+        if not raised_at(number, receive, act):
             break
         if rank.left_by:
             left += 1

@@ -131,7 +131,7 @@ def test_a_message_that_is_passed_on_counts_like_one_that_was_held() -> None:
     assert passed.messages.balance == held.messages.balance != 0
     assert passed.messages.totals(1) == held.messages.totals(1)
     for core in (held, passed):
-        assert core.messages.comes_next(1, 0, TAG, 3)
+        assert core.messages.next_number(1, TAG) == 3
 
 
 def test_a_taker_takes_one_message_and_none_when_it_has_withdrawn() -> None:

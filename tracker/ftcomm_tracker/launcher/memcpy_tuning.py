@@ -1,4 +1,4 @@
-"""By which instructions a worker's C library copies what is large; a launcher says so beforehand.
+"""Limits from which a worker's C library copies in another way; a launcher sets them beforehand.
 
 A store first reads the line that it will overwrite, and displaces another from the cache; a
 streaming store does neither, but what it has written is in no cache for who reads it next.  glibc
@@ -7,10 +7,10 @@ machine of few processors that is the cache of a host, of which many others use 
 were the limit where 100 MB were copied at 7 GB/s, and at 14 streamed.  A copy of 32 MiB and more
 is faster even with a use of it right behind; one of 16 MiB is slower then, so there it ends.
 
-On processors of AMD glibc copies by `rep movsb` from some KiB on.  Where the destination is a few
-bytes behind the source, modulo 4096, that takes ten times as long as a loop over registers, 20 us
-for 64 KiB instead of 2; and the allocator's neighbours are often that near.  The loop was nowhere
-slower, so no copy is made by that instruction.
+On processors of AMD glibc 2.36 copies by `rep movsb` from some KiB on.  Where the destination is a
+few bytes behind the source, modulo 4096, that takes ten times as long as a loop over registers, 20
+us for 64 KiB instead of 2; and the allocator's neighbours are often that near.  The loop was
+nowhere slower, so no copy is made by that instruction.
 
 The library reads both limits when a process starts, so they must be in the environment by then.
 """
@@ -21,9 +21,7 @@ from pathlib import Path
 VARIABLE = "GLIBC_TUNABLES"
 STREAMS_FROM = "glibc.cpu.x86_non_temporal_threshold"
 MOVSB_FROM = "glibc.cpu.x86_rep_movsb_threshold"
-LARGE_BYTES = (
-    32 << 20
-)  # for both; below the second limit the loop copies, above the first it streams
+LARGE_BYTES = 32 << 20  # both limits: what is less goes through the loop, the rest is streamed
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 PROCESSORS = Path("/proc/cpuinfo")
 
