@@ -1,5 +1,6 @@
 """Messages between real processes: what is refused, what ends the job, and what handles do."""
 
+import hashlib
 import re
 import subprocess
 import sys
@@ -463,6 +464,52 @@ def test_messages_of_committed_versions_leave_nothing(tmp_path: Path) -> None:
     grown = [int(kib) for kib in re.findall(r"grown by (-?\d+) KiB", out)]
     assert (status, len(grown)) == (0, 2), out
     assert max(grown) < 2048, out
+
+
+FILLED = """\
+import hashlib, os, pathlib, signal
+from ftcomm.control.messages import intake
+from ftcomm.control.messages.direct_receive import DirectReceive
+intake.HOT_S = intake.LOOK_S = 60.0  # the control thread leaves the link to the one that receives
+places, place_for = [], DirectReceive.place_for
+def noted(*args):
+    place = place_for(*args)
+    places.append(place is not None)
+    return place
+DirectReceive.place_for = noted
+kills = pathlib.Path("killed_behind")
+def run(comm, other):
+    out, digest = np.empty(1 << 20), hashlib.sha256()
+    for step in range(12):
+        if comm.rank == 1:
+            comm.recv(other)  # the other one waits for the message, and so reads the link
+            comm.send(np.full(1 << 20, step, np.float64), other)
+            if kills.exists() and step == int(kills.read_text()):
+                kills.unlink()
+                os.kill(os.getpid(), signal.SIGKILL)
+        else:
+            comm.send(step, other)
+            comm.recv(other, out=out)
+            digest.update(out)
+    if comm.rank == 0:
+        print(digest.hexdigest(), "placed", sum(places) > 0)
+    comm.checkpoint(0)
+"""
+
+
+@pytest.mark.parametrize("step", [3, 4, 7])
+def test_a_sender_that_is_killed_while_its_message_comes_into_an_array_changes_no_byte(
+    step: int, tmp_path: Path
+) -> None:
+    """What the kernel has taken of 8 MiB by then is a part of them."""
+    (tmp_path / "killed_behind").write_text(str(step))
+    status, out = run(FILLED, tmp_path)
+    wanted = hashlib.sha256()
+    for number in range(12):
+        wanted.update(np.full(1 << 20, number, np.float64))
+    assert status == 0, out
+    assert f"{wanted.hexdigest()} placed True" in out, out
+    assert "lost worker 1" in out, out
 
 
 def test_a_group_of_one_has_nobody_to_send_to() -> None:
