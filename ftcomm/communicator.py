@@ -203,7 +203,8 @@ class Communicator:
         """Leave the job without closing it: a failure at once, told to the others as `reason`.
 
         Nothing happens where this communicator is over already, or is a forked child's copy. A call
-        that runs meanwhile raises `ClosedError`.
+        that runs meanwhile raises `ClosedError`; one that is all but complete returns, and the next
+        one raises. A signal handler may leave, whatever it interrupts.
 
         Args:
             reason: a text, or an exception, which is named by its class and text.

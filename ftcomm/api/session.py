@@ -8,6 +8,7 @@ from typing import ParamSpec, Protocol, TypeVar
 
 from ftcomm.api.call_guard import CallGuard
 from ftcomm.api.stats import KindStats, Stats
+from ftcomm.api.unguarded_calls import is_in_unguarded_call
 from ftcomm.config.deadline import Duration, Limit, QueuedLimit, checked_deadline, limit_from_now
 from ftcomm.diagnostics.error_text import named
 from ftcomm.engine.interface import Engine
@@ -259,12 +260,12 @@ class Session:
         if not self.is_usable:
             self._end_behind_calls()
             return
-        self.engine.leave(words)
-        if self.guard.is_inside:  # the call would go on with what is closed here
+        if self.guard.is_inside or is_in_unguarded_call():
             self.guard.is_closed = True
-            self.engine.abort()
-            if self.engine.error is not None:  # the call raises it, and ends the rest
+            if self.engine.leave_in_call(words):  # the call would go on with what is closed here
                 return
+        else:
+            self.engine.leave(words)
         self._end()
 
     def _end_behind_calls(self) -> None:
