@@ -13,6 +13,7 @@ TORCH ?= torch
 ADAPTER_TESTS ?= slow or not slow
 
 FUZZ_SECONDS ?= 60
+KIND ?= allreduce
 # A test with real processes waits for half of its time, so three keep two cores busy.
 PARALLEL := -n 3 --dist worksteal
 
@@ -59,9 +60,9 @@ bench: $(STAMP) ## take every figure into benchmarks/results, then fill the tabl
 	$(BIN)/python benchmarks/take_all.py
 	PYTHONPATH=.:tracker:chaos $(BIN)/python docs/generate.py --write
 
-bench-compare: $(STAMP) ## measure allreduce of this tree and of the commit BASE, in turn
-	@test -n "$(BASE)" || { echo "make bench-compare BASE=<commit>" >&2; exit 1; }
-	$(BIN)/python benchmarks/compare_commits.py --base $(BASE)
+bench-compare: $(STAMP) ## measure calls (KIND) of this tree and of the commit BASE, in turn
+	@test -n "$(BASE)" || { echo "make bench-compare BASE=<commit> [KIND=allreduce]" >&2; exit 1; }
+	$(BIN)/python benchmarks/compare_commits.py --base $(BASE) --kind $(KIND)
 
 soak-conformance: $(STAMP) ## run each conformance scenario 20 times in a row
 	$(BIN)/python -m tests.conformance.soak --times 20

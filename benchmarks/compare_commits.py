@@ -1,14 +1,16 @@
-"""Allreduce of this tree beside that of an earlier commit, in turn in one run.
+"""Calls of this tree beside those of an earlier commit, in turn in one run.
 
     python benchmarks/compare_commits.py --base v0.1.0
+    python benchmarks/compare_commits.py --base v0.1.0 --kind send_recv --sizes 65536
     make bench-compare BASE=v0.1.0
 
-For each world size and transport both commits have a job of their own, which is up for all sizes;
-the two take turns, in another order every round, after a round that is not counted. A ratio is the
-time of this tree over that of the base: the median over rounds of the ratio of the two medians of
-a round. Its interval holds the true median ratio with 95 % confidence, whatever the distribution
-(order statistics of the rounds). Each job is started `--starts` times, because where a process
-lies in memory changes its speed for as long as it lives.
+The calls are allreduce, or those of `rank_results.py`.  For each world size and transport both
+commits have a job of their own, which is up for all sizes; the two take turns, in another order
+every round, after a round that is not counted.  A ratio is the time of this tree over that of the
+base: the median over rounds of the ratio of the two medians of a round.  Its interval holds the
+true median ratio with 95 % confidence, whatever the distribution (order statistics of the rounds).
+Each job is started `--starts` times, because where a process lies in memory changes its speed for
+as long as it lives.
 """
 
 import argparse
@@ -31,11 +33,13 @@ from _memory import memory_bytes
 from _report import facts_line, table
 from _spread import paired_ratio, summary
 from peers import with_ftcomm
+from rank_results import KINDS, WORKER
 
 ROOT = Path(__file__).parents[1]
 SIZES = (4, 1024, 16_384, 65_536, 262_144, 1_048_576, 10_000_000, 100_000_000)
 WORLD_SIZES = (2, 4)
 TRANSPORTS = ("auto", "tcp")
+ALLREDUCE = "allreduce"
 STARTS = 3
 ROUNDS = 9  # with one start the interval of 95 % then leaves out one round at each end
 TURN_S = 0.15  # what a turn should take, if two calls take less
@@ -57,11 +61,13 @@ class Tree:
         NAME: of the side.
         checkout: the folder that has the packages.
         transport: the job's setting.
+        kind: of the calls.
     """
 
     NAME: str
     checkout: Path
     transport: str
+    kind: str
 
     def missing(self) -> str | None:
         """Nothing."""
@@ -74,7 +80,10 @@ class Tree:
         tracker = [sys.executable, "-c", f"from {module} import {function}; {function}()"]
         options = ["-n", str(world_size), "--state-dir", str(folder / "job")]
         options += ["--transport", self.transport]
-        return [[*tracker, "run", *options, "--", sys.executable, with_ftcomm.__file__]]
+        worker = [str(WORKER), "ftcomm", self.kind]
+        if self.kind == ALLREDUCE:
+            worker = [with_ftcomm.__file__]
+        return [[*tracker, "run", *options, "--", sys.executable, *worker]]
 
     def environment(self) -> dict[str, str]:
         """The packages of this side, before those that are installed."""
@@ -117,13 +126,19 @@ def compare(
         print(f"{world_size} ranks, {transport}, start {start + 1}", file=sys.stderr)
         with ExitStack() as stack:
             sides = [
-                _started(stack, Tree("this tree", ROOT, transport), world_size),
-                _started(stack, Tree("base", base, transport), world_size),
+                _started(stack, Tree(name, checkout, transport, options.kind), world_size)
+                for name, checkout in (("this tree", ROOT), ("base", base))
             ]
             for size in fitting:
                 rounds[size] += _rounds(sides, size, options.rounds)
     return [
-        {"world_size": world_size, "transport": transport, "nbytes": size, **_figures(found)}
+        {
+            "kind": options.kind,
+            "world_size": world_size,
+            "transport": transport,
+            "nbytes": size,
+            **_figures(found),
+        }
         for size, found in rounds.items()
     ]
 
@@ -172,6 +187,7 @@ def as_table(lines: list[dict[str, Any]]) -> str:
     """Markdown: one row for each comparison."""
     rows = [
         [
+            line["kind"],
             str(line["world_size"]),
             line["transport"],
             f"{line['nbytes']:,}",
@@ -183,7 +199,7 @@ def as_table(lines: list[dict[str, Any]]) -> str:
         for line in lines
         if "nbytes" in line
     ]
-    head = ["ranks", "transport", "bytes", "base us", "this us", "ratio", "95 %"]
+    head = ["call", "ranks", "transport", "bytes", "base us", "this us", "ratio", "95 %"]
     return facts_line(lines) + "\n\n" + table(head, rows)
 
 
@@ -193,6 +209,8 @@ def parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--base", required=True, help="commit, tag or branch to compare with")
+    kinds = (ALLREDUCE, *KINDS)
+    parser.add_argument("--kind", choices=kinds, default=ALLREDUCE, help="(%(default)s)")
     parser.add_argument("-n", "--world-sizes", default=",".join(map(str, WORLD_SIZES)))
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="bytes, by commas")
     parser.add_argument("--transports", default=",".join(TRANSPORTS), help="by commas")

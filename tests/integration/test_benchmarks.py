@@ -68,15 +68,17 @@ def test_allreduce_is_measured_beside_what_is_installed() -> None:
 
 
 @pytest.mark.slow
-def test_a_commit_is_compared_with_this_tree() -> None:
+@pytest.mark.parametrize("kind", ["allreduce", "alltoall", "send_recv"])
+def test_a_commit_is_compared_with_this_tree(kind: str) -> None:
     if not (ROOT / ".git").exists():
         pytest.skip("needs the repository, to have a commit to compare with")
     _, line = run(
         str(BENCHMARKS / "compare_commits.py"),
-        *("--base", "HEAD", "--json", "-n", "2", "--sizes", "64"),
+        *("--base", "HEAD", "--kind", kind, "--json", "-n", "2", "--sizes", "64"),
         *("--transports", "tcp", "--starts", "1", "--rounds", "2"),
     )
-    assert (line["world_size"], line["transport"], line["rounds"]) == (2, "tcp", 2)
+    assert (line["kind"], line["world_size"], line["transport"]) == (kind, 2, "tcp")
+    assert line["rounds"] == 2
     assert line["low"] <= line["ratio"] <= line["high"]
 
 

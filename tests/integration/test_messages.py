@@ -501,7 +501,7 @@ def run(comm, other):
 def test_a_sender_that_is_killed_while_its_message_comes_into_an_array_changes_no_byte(
     step: int, tmp_path: Path
 ) -> None:
-    """What the kernel has taken of 8 MiB by then is a part of them."""
+    """The kernel has taken a part of the 8 MiB by then."""
     (tmp_path / "killed_behind").write_text(str(step))
     status, out = run(FILLED, tmp_path)
     wanted = hashlib.sha256()
