@@ -204,7 +204,8 @@ class Communicator:
 
         Nothing happens where this communicator is over already, or is a forked child's copy. A call
         that runs meanwhile raises `ClosedError`; one that is all but complete returns, and the next
-        one raises. A signal handler may leave, whatever it interrupts.
+        one raises. A signal handler may leave, whatever it interrupts: it waits half a second at
+        most for what may need its thread's locks.
 
         Args:
             reason: a text, or an exception, which is named by its class and text.

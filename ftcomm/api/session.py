@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import ParamSpec, Protocol, TypeVar
 
 from ftcomm.api.call_guard import CallGuard
+from ftcomm.api.signal_handlers import may_be_in_handler, run_beside
 from ftcomm.api.stats import KindStats, Stats
-from ftcomm.api.unguarded_calls import is_in_unguarded_call
 from ftcomm.config.deadline import Duration, Limit, QueuedLimit, checked_deadline, limit_from_now
 from ftcomm.diagnostics.error_text import named
 from ftcomm.engine.interface import Engine
@@ -257,15 +257,21 @@ class Session:
         if not isinstance(words, str):
             name = type(reason).__name__
             raise TypeError(f"reason is a {name}, must be a text or an exception")
+        if may_be_in_handler():
+            run_beside(lambda: self._abort(words))
+        else:
+            self._abort(words)
+
+    def _abort(self, words: str) -> None:
         if not self.is_usable:
             self._end_behind_calls()
             return
-        if self.guard.is_inside or is_in_unguarded_call():
+        self.engine.leave(words)
+        if self.guard.is_inside:  # the call would go on with what is closed here
             self.guard.is_closed = True
-            if self.engine.leave_in_call(words):  # the call would go on with what is closed here
+            self.engine.abort()
+            if self.engine.error is not None:  # the call raises it, and ends the rest
                 return
-        else:
-            self.engine.leave(words)
         self._end()
 
     def _end_behind_calls(self) -> None:
@@ -278,8 +284,8 @@ class Session:
         if not self.guard.lock.shut():  # a call of another thread uses what would be closed here
             self.engine.abort()
             return
-        self._at_end()
-        self._at_end = _nothing
+        at_end, self._at_end = self._at_end, _nothing  # first: several may end it at once
+        at_end()
         self.background.end(self.engine.abort, self.engine.stop)
 
     def _is_the_end(self, error: FtcommError) -> bool:

@@ -18,14 +18,13 @@ from ftcomm.control.messages.serving import serve_messages
 from ftcomm.control.tracker_client import keep_tracker_link
 from ftcomm.errors import CollectiveTimeoutError, FtcommError, TrackerLostError
 from ftcomm.protocol.signature import Kind, Signature, signature_text
-from ftcomm.recovery.events import Beat, FatalFound, Leaving
+from ftcomm.recovery.events import Beat, FatalFound
 from ftcomm.recovery.recent_calls import NO_CALL, Called
 from ftcomm.recovery.states import WorkerState
 
 # A rank that is blocked for this long says so; with it a mismatch is known to all within 1 s.
 BLOCKED_AFTER_S = 0.25
 FAREWELL_S = 1.0  # for the last message to leave, and a serving link to end
-HANDLER_S = 0.2  # a signal handler waits so long for the control thread, which takes 1 ms
 # Dials and fetches are as many as there are members; the queue never blocks the one who asks.
 QUEUE_LENGTH = 1 << 16
 
@@ -68,22 +67,6 @@ class ControlThread:
             self.fail_from_outside(failure)
         finally:
             self._ready.set()
-
-    def leave(self, reason: str, error: FtcommError) -> None:
-        """Say why this worker leaves, and raise `error` in its calls; for a signal handler.
-
-        The thread that calls may have been interrupted with any lock, so it takes none.  It returns
-        when that has happened, or in time to give back what that needs.
-        """
-        has_left = threading.Event()
-
-        def leave() -> None:
-            self.driver.apply(Leaving(reason))
-            self.fail_from_outside(error)
-            has_left.set()
-
-        self.driver.run_soon(leave)
-        has_left.wait(HANDLER_S)
 
     def fail_from_outside(self, error: FtcommError) -> None:
         """Raise `error` in every call that runs or waits on another thread; for any thread."""

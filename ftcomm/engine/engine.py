@@ -48,8 +48,6 @@ from ftcomm.requests.request import (
 )
 from ftcomm.state.layout import Packed
 
-_LEFT = "the communicator was left during this call"
-
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -377,18 +375,13 @@ class DistributedEngine:
         """An exception left the user's block: say so, so that nobody waits for a deadline."""
         self._control.driver.act(Leaving(reason))
 
-    def leave_in_call(self, reason: str) -> bool:
-        """`leave` and `abort`, by the control thread: this one may hold any lock just now."""
-        self._control.leave(reason, ClosedError(_LEFT))
-        return True
-
     def condemn(self, error: FtcommError) -> None:
         """Have the tracker raise `error` on all ranks, this one included."""
         self._control.driver.act(FatalFound(type(error).__name__, error.cause))
 
     def abort(self) -> None:
         """Have the call that another thread runs here raise `ClosedError`."""
-        self._control.fail_from_outside(ClosedError(_LEFT))
+        self._control.fail_from_outside(ClosedError("the communicator was left during this call"))
 
     def end_by(self, error: FtcommError) -> NoReturn:
         """`condemn`, and raise the fatal decision here."""

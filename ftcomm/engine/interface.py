@@ -142,13 +142,6 @@ class Engine(Protocol):
     def leave(self, reason: str) -> None:
         """Say that this worker leaves, so that nobody waits for a deadline."""
 
-    def leave_in_call(self, reason: str) -> bool:
-        """`leave` and `abort` in the middle of a call of this thread, as a signal handler may.
-
-        Returns:
-            True if that call raises, which ends the rest.
-        """
-
     def abort(self) -> None:
         """Have the call that another thread runs here raise `ClosedError`."""
 

@@ -160,11 +160,6 @@ class SingleProcessEngine:
     def leave(self, reason: str) -> None:
         """Nobody needs to know."""
 
-    def leave_in_call(self, reason: str) -> bool:
-        """The call goes on, as it waits for nobody."""
-        del reason
-        return False
-
     def abort(self) -> None:
         """A call of one waits for nobody."""
 
