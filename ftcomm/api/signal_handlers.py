@@ -4,13 +4,14 @@ The thread may hold any lock of the library's, and gives it back when the handle
 what needs locks runs on a thread of its own, as if another thread of the script had called it.
 """
 
-import contextlib
 import sys
 import threading
 from _thread import allocate_lock, start_new_thread
 from collections.abc import Callable
 from types import FrameType
 from typing import Final
+
+from ftcomm.errors import ThreadLimitError
 
 WAIT_S: Final = 0.5  # the work takes some milliseconds, if it may begin
 _PACKAGE: Final = __name__.partition(".")[0]
@@ -41,6 +42,9 @@ def run_beside(work: Callable[[], object]) -> None:
     """Run `work` on another thread; return when it is done, or when the handler must go on.
 
     A thread of `threading` takes locks as it starts, which a handler may have interrupted too.
+
+    Raises:
+        ThreadLimitError: there can be no more threads.
     """
     is_running = allocate_lock()
     is_running.acquire()
@@ -51,6 +55,8 @@ def run_beside(work: Callable[[], object]) -> None:
         finally:
             is_running.release()
 
-    with contextlib.suppress(RuntimeError):  # no room for a thread: the process is about to end
+    try:
         start_new_thread(run, ())
-        is_running.acquire(timeout=WAIT_S)
+    except RuntimeError as error:
+        raise ThreadLimitError(f"a signal handler cannot leave the job: {error}") from error
+    is_running.acquire(timeout=WAIT_S)
