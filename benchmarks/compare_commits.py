@@ -210,7 +210,7 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--base", required=True, help="commit, tag or branch to compare with")
     kinds = (ALLREDUCE, *KINDS)
-    parser.add_argument("--kind", choices=kinds, default=ALLREDUCE, help="(%(default)s)")
+    parser.add_argument("--kind", choices=kinds, default=ALLREDUCE, help="of call (%(default)s)")
     parser.add_argument("-n", "--world-sizes", default=",".join(map(str, WORLD_SIZES)))
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="bytes, by commas")
     parser.add_argument("--transports", default=",".join(TRANSPORTS), help="by commas")

@@ -212,6 +212,7 @@ class Communicator:
 
         Raises:
             TypeError: `reason` is neither.
+            ThreadLimitError: in a signal handler, where the process can start no thread.
         """
         self._session.abort(reason)
 

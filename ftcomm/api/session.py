@@ -247,7 +247,7 @@ class Session:
                 self.engine.condemn(error)
                 self._end()
             else:
-                self.abort(named(error))
+                self._abort(named(error))  # no handler: the block is left on its own thread
         else:
             self._end_behind_calls()
 

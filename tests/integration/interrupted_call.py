@@ -19,6 +19,7 @@ from ftcomm.join import init_beside
 from ftcomm_tracker.embedding.tracker import Tracker
 
 Call = Callable[[ftcomm.Communicator], Any]
+ENGINES: dict[ftcomm.Communicator, Any] = {}  # the task engine of each, if it has one
 
 
 class InterruptedLock:
@@ -67,9 +68,6 @@ def in_tasks(comm: ftcomm.Communicator) -> InterruptedLock:
     ENGINES[comm] = engine
     engine._lock = lock = InterruptedLock(engine._lock)
     return lock
-
-
-ENGINES: dict[ftcomm.Communicator, Any] = {}
 
 
 def send(comm: ftcomm.Communicator) -> Any:
@@ -123,7 +121,7 @@ CASES = {
 
 
 def main(name: str) -> None:
-    """Leave in the middle of a call, which raises; the other rank is told."""
+    """Leave in the middle of a call, which raises; the other rank loses this one."""
     case = CASES[name]
     if name == "alone":
         sys.stdout.write(_of_the_interrupted(ftcomm.init("none"), case))
@@ -140,7 +138,7 @@ def main(name: str) -> None:
             comm.load_checkpoint(default=0)
             told.append(_error_of(comm, case.other_call))
 
-        thread = threading.Thread(target=other)
+        thread = threading.Thread(target=other, daemon=True)  # a failure here ends the process
         thread.start()
         error = _of_the_interrupted(join(0), case)
         thread.join()

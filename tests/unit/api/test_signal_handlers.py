@@ -5,7 +5,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from ftcomm.api import signal_handlers
+import ftcomm
+from ftcomm.api import session, signal_handlers
 from ftcomm.api.signal_handlers import may_be_in_handler, run_beside
 from ftcomm.errors import ThreadLimitError
 
@@ -34,6 +35,25 @@ def called_by(*modules: str) -> Any:
 )
 def test_a_handler_runs_above_frames_of_the_library(modules: tuple[str, ...], is_one: bool) -> None:
     assert called_by(*modules)() is is_one
+
+
+def test_a_block_that_an_error_leaves_is_ended_by_its_own_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also in a function that the library runs, as `ftcomm.launch` does."""
+
+    def beside(_: object) -> NoReturn:
+        raise AssertionError("it is no handler")
+
+    def leave() -> None:
+        with ftcomm.init("none"):
+            raise KeyError("of the script's")
+
+    monkeypatch.setattr(session, "run_beside", beside)
+    space: dict[str, Any] = {"__name__": "ftcomm.launching", "inner": leave}
+    exec("def call():\n    return inner()", space)
+    with pytest.raises(KeyError, match="of the script's"):
+        space["call"]()
 
 
 def test_other_threads_run_no_handlers() -> None:

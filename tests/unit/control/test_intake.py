@@ -3,7 +3,7 @@
 import select
 import socket
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -60,6 +60,17 @@ class Link:
         self.taken.append((found.head.number, threading.current_thread()))
         if found.head.number == self.waits_for:
             self.awaited.take(found.head.number, None)
+
+    def be_hot(
+        self,
+        poll_for: Callable[..., Sequence[tuple[int, int]]],
+        take: Callable[[ParsedMessage], None],
+    ) -> None:
+        """As if a thread had just read; `poll_for` is asked before it sleeps."""
+        real = self.intake._link
+        link: Any = SimpleNamespace(recv_into=real.recv_into, poll_for=poll_for, close=real.close)
+        self.intake._link, self.intake._take = link, take
+        self.intake._read_at = float("inf")
 
     async def keep_reading(self) -> None:
         try:
@@ -160,9 +171,7 @@ async def test_who_reads_for_itself_sleeps_until_something_comes(
         link.take(found)
         direct.is_over = True
 
-    watched: Any = SimpleNamespace(recv_into=real.recv_into, poll_for=sleeps, close=real.close)
-    link.intake._link, link.intake._take = watched, take
-    link.intake._read_at = float("inf")  # it has read just now
+    link.be_hot(sleeps, take)
     with old, other_end, trio.fail_after(10.0):
         async with trio.open_nursery() as nursery:
             read = partial(trio.to_thread.run_sync, link.intake.read_for, abandon_on_cancel=True)
@@ -197,9 +206,7 @@ async def test_who_reads_for_itself_stays_while_its_array_is_filled(
         assert link.intake.direct is direct
         direct.is_over = True
 
-    watched: Any = SimpleNamespace(recv_into=real.recv_into, poll_for=sleeps, close=real.close)
-    link.intake._link, link.intake._take = watched, take
-    link.intake._read_at = float("inf")  # it has read just now
+    link.be_hot(sleeps, take)
     with trio.fail_after(10.0):
         async with trio.open_nursery() as nursery:
             read = partial(trio.to_thread.run_sync, link.intake.read_for, abandon_on_cancel=True)
@@ -216,7 +223,7 @@ async def test_who_reads_for_itself_stays_while_its_array_is_filled(
 async def test_a_silent_link_ends_though_the_control_thread_waits_for_room(
     link: Link, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reader stays, as its array is filled, and nobody else looks how long nothing came."""
+    """The reader stays, as its array is filled; only the control thread knows the limit."""
     monkeypatch.setattr(intake, "DIRECT_S", 0.0)
     waits_for_room, over = trio.Event(), trio.Event()
 
