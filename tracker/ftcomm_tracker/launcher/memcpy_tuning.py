@@ -7,10 +7,10 @@ machine of few processors that is the cache of a host, of which many others use 
 were the limit where 100 MB were copied at 7 GB/s, and at 14 streamed.  A copy of 32 MiB and more
 is faster even with a use of it right behind; one of 16 MiB is slower then, so there it ends.
 
-On processors of AMD glibc 2.36 copies by `rep movsb` from some KiB on.  Where the destination is a
-few bytes behind the source, modulo 4096, that takes ten times as long as a loop over registers, 20
-us for 64 KiB instead of 2; and the allocator's neighbours are often that near.  The loop was
-nowhere slower, so no copy is made by that instruction.
+On processors of AMD glibc 2.36 copies by `rep movsb` from some KiB on.  Where the destination is 1
+to 15 bytes behind the source, modulo 4096, on some machines 31, that takes ten times as long as a
+loop over registers: 20 us for 64 KiB instead of 2.  A message in a buffer begins at any byte, and
+the allocator's neighbours are 16 bytes apart.  The loop was nowhere slower, so it copies all.
 
 The library reads both limits when a process starts, so they must be in the environment by then.
 """
