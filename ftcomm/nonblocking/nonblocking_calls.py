@@ -53,11 +53,10 @@ class NonblockingCalls:
         self, build: Callable[P, Submission[R]], /, *arguments: P.args, **options: P.kwargs
     ) -> Handle[R]:
         """Build a call and put it into the queue."""
-        with self.queue.one_user():
-            call = self.queued(build(*arguments, **options))
-            handle = Handle(call, self.queue)
-            self.place(call)  # last: Ctrl-C behind it finds a caller that has the handle
-            return handle
+        return self.queue.run_alone(lambda: self._begun(build(*arguments, **options)))
+
+    def _begun(self, submission: Submission[R]) -> Handle[R]:
+        return Handle(self.queue.put(self.queued(submission)), self.queue)
 
     def queued(self, submission: Submission[R], whole: Limit | None = None) -> QueuedCall[R]:
         """A call that runs `submission`; `whole` is the limit of what it is a part of."""
@@ -71,24 +70,18 @@ class NonblockingCalls:
         queued = limit and QueuedLimit(limit, request.known, request.site)
         return QueuedCall(work, submission.kind.name.lower(), queued)
 
-    def place(self, call: QueuedCall[R]) -> QueuedCall[R]:
-        """Put a call in line; if that is cut short, it has no place, or this process leaves."""
-        try:
-            return self.queue.put(call)
-        except BaseException as error:
-            if call.has_place:  # Ctrl-C: it would be called again, and run twice
-                self._session.give_up(error)
-            raise
-
     # --- task engines -------------------------------------------------------------------------
 
     def task_engine(self, workers: int) -> TaskEngine:
         """A new engine for tasks; see `Communicator.engine`."""
-        with self.queue.one_user():
-            access = QueueAccess(self.queued, self.place, self.messages, self._job_has_ended)
+
+        def make() -> TaskEngine:
+            access = QueueAccess(self.queued, self.messages, self._job_has_ended)
             engine = TaskEngine(self.queue, self._calls, access, workers)
             self._task_engines = [*(e for e in self._task_engines if not e.is_spent), engine]
             return engine
+
+        return self.queue.run_alone(make)
 
     def _job_has_ended(self) -> bool:
         return self._session.engine.error is not None

@@ -45,13 +45,11 @@ class QueueAccess(NamedTuple):
 
     Attributes:
         queued: makes a call for the queue of a submission.
-        place: puts one in line.
         messages: they take no place in that line.
         job_has_ended: a collective raises at once then, whether its array is ready or not.
     """
 
     queued: Callable[[Submission[Any]], QueuedCall[Any]]
-    place: Callable[[QueuedCall[Any]], QueuedCall[Any]]
     messages: MessageCalls
     job_has_ended: Callable[[], bool]
 
@@ -98,9 +96,6 @@ class TaskEngine:
     collectives or checkpoints.  What they raise skips the tasks that use what they mutate, and
     those that use what these mutate.  The error is raised by `wait`, or by `wait_for` of such a
     variable.
-
-    Ctrl-C in a `push` leaves open whether the function was pushed.  A collective was not, or the
-    communicator is over.
 
     A collective that is skipped cannot leave its place to the next: all later ones fail with it.
 
@@ -169,8 +164,8 @@ class TaskEngine:
             raise TypeError(f"push() needs a callable, got {type(function).__name__}")
         reads, mutates = listed(read), listed(mutate)
         self._check_thread()
-        with self._queue.one_user_or_callback():
-            self._add(reads, mutates, _Task(reads + mutates, function))
+        task = _Task(reads + mutates, function)
+        self._queue.run_alone_or_in_callback(lambda: self._add(reads, mutates, task))
 
     def allreduce(
         self,
@@ -200,10 +195,13 @@ class TaskEngine:
         """
         place = checked_array(array) if out is None else out
         self._check_thread()
-        with self._queue.one_user():
+
+        def add() -> None:
             options = CallOptions(op, algorithm=algorithm, deadline=deadline, tag=tag)
             built = self._calls.allreduce(checked_array(array), options, place, copy=True)
             self._add_collective(self._line.queued(built), [array], [place])
+
+        self._queue.run_alone(add)
         return place
 
     def broadcast(
@@ -221,10 +219,13 @@ class TaskEngine:
         if not place.flags.writeable:
             raise ValueError("array is read-only")
         self._check_thread()
-        with self._queue.one_user():
+
+        def add() -> None:
             options = CallOptions(root=root, deadline=deadline, tag=tag)
             built = self._calls.broadcast(place, options, place, copy=True)
             self._add_collective(self._line.queued(built), [], [place])
+
+        self._queue.run_alone(add)
         return place
 
     def send(self, array: Result, to: int, tag: Tag = 0) -> None:
@@ -293,10 +294,9 @@ class TaskEngine:
     ) -> None:
         """Push a send or a receive behind those of its stream that were pushed before."""
         self._check_thread()
-        with self._queue.one_user_or_callback():
-            made = task or _Task((*read, *mutate), run)
-            made.stream = stream
-            self._add(read, mutate, made)
+        made = task or _Task((*read, *mutate), run)
+        made.stream = stream
+        self._queue.run_alone_or_in_callback(lambda: self._add(read, mutate, made))
 
     # --- waiting ------------------------------------------------------------------------------
 
@@ -321,7 +321,7 @@ class TaskEngine:
     def _settled(self) -> tuple[list[_Failure], list[_Failure]]:
         """Wait for all that was pushed; returns failures, and what was dropped, to be raised."""
         self._check_thread()
-        self._changed.wait_for(lambda: not self._tasks)
+        self._wait_until(lambda: not self._tasks)
         with self._lock:  # what a callback has pushed in between is left to the next `wait`
             failures, self._failures = self._failures, []
             dropped, self._dropped = self._dropped, []
@@ -345,12 +345,18 @@ class TaskEngine:
         """
         self._check_thread()
         marker = _Task((variable,))
-        with self._queue.one_user():
-            self._add([variable], [], marker)
-        self._changed.wait_for(lambda: marker.has_ended)
+        self._queue.run_alone(lambda: self._add([variable], [], marker))
+        self._wait_until(lambda: marker.has_ended)
         if marker.error is not None:
             self._queue.note_raised(marker.error)
             raise marker.error
+
+    def _wait_until(self, holds: Callable[[], object]) -> None:
+        try:
+            self._changed.wait_for(holds)
+        except BaseException as error:
+            self._queue.heed(error)
+            raise
 
     def close(self) -> None:
         """End the engine's threads; functions that have not begun do not run."""
@@ -438,7 +444,7 @@ class TaskEngine:
             self._add(read, mutate, task)
             call.work, call.on_done = run, on_done
             call.is_due = lambda: task.is_due or self._line.job_has_ended()
-            self._line.place(call)
+            self._queue.put(call)
         except BaseException:  # it has no place in the line of calls, or this incarnation has left
             on_done(None)
             raise

@@ -380,7 +380,7 @@ def test_a_collective_that_misses_what_was_dropped_fails_the_calls_behind_it() -
         run()
 
 
-def test_ctrl_c_in_a_push_leaves_nothing_that_is_waited_for_for_ever(
+def test_ctrl_c_in_a_push_of_a_group_of_one_leaves_nothing_that_is_waited_for(
     comm: ftcomm.Communicator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, x = comm.engine(), np.ones(3)
