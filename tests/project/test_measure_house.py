@@ -37,19 +37,22 @@ def test_a_project_that_breaks_every_bound_is_above_each(tmp_path: Path) -> None
     classes = f"class A:\n{members}class B(A): ...\nclass C(B): ...\nclass Same: ...\n"
     long = "def long():\n" + "    f()\n" * 60
     sources = {"__init__": "", "a": f"import ftcomm.b\n{classes}", "b": "import ftcomm.a\n"}
-    sources |= {"c": long + "\n" * 50_000, "d": "class Same: ...", "small": ""}
+    sources |= {"c": long + "\n" * 50_000, "d": "class Same: ..."}
+    small = [f"small{number}" for number in range(99)]
+    sources |= dict.fromkeys(small, "")
     features = {f"{core}.{name}.x" for core, names in FEATURES.values() for name in names}
     sources |= {name.partition(".")[2].replace(".", "/"): "" for name in features}
     every = "".join(f"import {name}\n" for name in features)
     sources |= {f"n{number}": every for number in range(99)}
     for folder in FOLDERS:
-        importer = {"one": f"import {Path(folder).name}.small\n"}
+        package = Path(folder).name
+        importer = {"one": "".join(f"import {package}.{name}\n" for name in small)}
         for name, source in {**sources, **importer}.items():
             path = tmp_path.joinpath(folder, name).with_suffix(".py")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(source, encoding="utf-8")
     sentence = f"{'word ' * 26}end.\n\n"
-    (tmp_path / "README.md").write_text(sentence * 301, encoding="utf-8")
+    (tmp_path / "README.md").write_text(sentence * 999, encoding="utf-8")
     measured = {**words_of(999, 999, 999), **code_of(tmp_path, FOLDERS), **prose_of(tmp_path)}
     assert BOUNDS.keys() - above_bound(measured).keys() == set()
     assert " above " in as_table(measured)
