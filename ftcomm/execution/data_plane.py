@@ -320,7 +320,7 @@ class DataPlane:
 
         If it was being executed, half of a frame may be on a link, and the others may be ahead: no
         more can be said on this epoch's links.  No peer is to blame, so this rank names itself.
-        By an interrupt it leaves the job, and needs no links.
+        By what is no `Exception` this rank leaves the job, and needs no links.
         """
         core = self._core
         self._unread = None  # of this epoch: the call that comes next may have links of another

@@ -334,7 +334,7 @@ def test_what_is_sent_when_all_have_come_to_a_close_raises(held: threading.Event
 def test_what_is_held_up_for_a_plan_raises_when_its_rank_leaves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Ctrl-C has ended a checkpoint between this rank's report and the plan, for example."""
+    """An error has ended a checkpoint between this rank's report and the plan, for example."""
     waits, wait = threading.Event(), MessagePort._move_to_wait_for
     raised: list[BaseException] = []
 

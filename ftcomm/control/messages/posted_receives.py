@@ -105,7 +105,7 @@ class PostedReceives:
                 if stream in self._streams:
                     self._serve(stream, ended)
             self._tell(ended)
-        except BaseException:  # Ctrl-C: this thread reads for others too
+        except BaseException:  # Ctrl-C: other threads of this rank may wait for these
             self._tell(ended)
             raise
 
