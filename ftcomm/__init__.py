@@ -109,17 +109,11 @@ else:  # or a type checker would take a name that is not there for Any
 
     def __getattr__(name: str) -> Any:
         if name not in __all__:
-            raise _unknown(name)
+            text = f"module 'ftcomm' has no attribute {name!r}"
+            raise AttributeError(text, name=name, obj=sys.modules[__name__])
         value = getattr(importlib.import_module(_HOMES.get(name, "ftcomm.errors")), name)
         globals()[name] = value
         return value
 
     def __dir__() -> list[str]:
         return list(__all__)
-
-    def _unknown(name: str) -> AttributeError:
-        text = f"module 'ftcomm' has no attribute {name!r}"
-        if not name.startswith("_"):  # what Python itself asks for has no hint
-            hint = importlib.import_module("ftcomm.api.foreign_names").hint_for_package(name)
-            text = text if hint is None else f"{text}: {hint}"
-        return AttributeError(text, name=name, obj=sys.modules[__name__])

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final, Self, overload
 from ftcomm.api import message_forms, rank_result_forms
 from ftcomm.api.checkpoints import Checkpoints
 from ftcomm.api.collectives import CollectiveCalls
-from ftcomm.api.foreign_names import hint_for_communicator
 from ftcomm.api.outputs import Number, OutputPolicy, Result
 from ftcomm.api.persistent_calls import PersistentCalls
 from ftcomm.api.public_values import CallPosition, Restored, RestoredFrom, RestoredLocal
@@ -41,6 +40,24 @@ class _Missing(enum.Enum):
 NOT_GIVEN: Final = _Missing.NOT_GIVEN
 Out = Result | None
 Deadline = Duration | None
+# names of mpi4py, torch.distributed, Horovod and rabit, for the error of a script that uses one
+_OURS: Final = {
+    "Allreduce": "allreduce",
+    "Barrier": "barrier",
+    "Bcast": "broadcast",
+    "CheckPoint": "checkpoint",
+    "Get_rank": "rank",
+    "Get_size": "world_size",
+    "Recv": "recv(source, tag, out=buffer)",
+    "Send": "send",
+    "all_gather": "allgather",
+    "all_reduce": "allreduce",
+    "bcast": "broadcast, or broadcast_object for other objects than arrays",
+    "destroy_process_group": "close",
+    "get_rank": "rank",
+    "get_world_size": "world_size",
+    "grouped_allreduce": "bucketed",
+}
 
 
 class Communicator:
@@ -92,8 +109,9 @@ class Communicator:
     if not TYPE_CHECKING:  # or a type checker would take a name that is not there for Any
 
         def __getattr__(self, name: str) -> Any:
-            hint = hint_for_communicator(name)
-            text = f"a communicator has no attribute {name!r}" + (f": {hint}" if hint else "")
+            text = f"a communicator has no attribute {name!r}"
+            if name in _OURS:
+                text += f": use {_OURS[name]}; see docs/porting.md"
             raise AttributeError(text, name=name, obj=self)
 
     def __dir__(self) -> list[str]:
