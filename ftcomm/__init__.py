@@ -60,7 +60,7 @@ _HOMES = {
     "Restored": "ftcomm.api.public_values",
     "RestoredLocal": "ftcomm.api.public_values",
     "Stats": "ftcomm.api.stats",
-    "TaskEngine": "ftcomm.nonblocking.task_engine",
+    "TaskEngine": "ftcomm.tasks.task_engine",
     "Tracker": "ftcomm_tracker.embedding.tracker",
     "init": "ftcomm.join",
     "launch": "ftcomm_tracker.embedding.launch",
@@ -100,9 +100,9 @@ if TYPE_CHECKING:
     )
     from ftcomm.join import init
     from ftcomm.nonblocking.handle import Handle
-    from ftcomm.nonblocking.task_engine import TaskEngine
     from ftcomm.requests.call_site import passes_on
     from ftcomm.state.registered_types import register
+    from ftcomm.tasks.task_engine import TaskEngine
     from ftcomm_tracker.embedding.launch import launch
     from ftcomm_tracker.embedding.tracker import Tracker
 else:  # or a type checker would take a name that is not there for Any

@@ -1,6 +1,7 @@
 """The communicator: what a training script holds on to."""
 
 import enum
+import importlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self, overload
 
@@ -23,10 +24,12 @@ from ftcomm.nonblocking.buckets import BUCKET_BYTES
 from ftcomm.nonblocking.fused import BucketedCalls
 from ftcomm.nonblocking.message_handles import MessageHandles
 from ftcomm.nonblocking.nonblocking_calls import NonblockingCalls
-from ftcomm.nonblocking.task_engine import WORKERS, TaskEngine
 from ftcomm.protocol.signature import CallTag
 from ftcomm.requests.call_site import passes_on
 from ftcomm.requests.options import CallOptions
+
+if TYPE_CHECKING:
+    from ftcomm.tasks.task_engine import TaskEngine
 
 passes_on(__file__)
 
@@ -575,7 +578,7 @@ class Communicator:
     isend_object = nonblocking_messages.isend_object
     irecv_object = nonblocking_messages.irecv_object
 
-    def engine(self, workers: int = WORKERS) -> TaskEngine:
+    def engine(self, workers: int = 2) -> "TaskEngine":
         """A new engine, whose functions run on `workers` threads; see `TaskEngine`.
 
         It is no collective: each rank may have another number of threads. `close` waits for what
@@ -585,4 +588,5 @@ class Communicator:
             TypeError, ValueError: `workers` is no number from 1 to 64.
             FtcommError: the communicator is over.
         """
-        return self._nonblocking.task_engine(workers)
+        make: type[TaskEngine] = importlib.import_module("ftcomm").TaskEngine
+        return self._nonblocking.begin_engine(lambda: make(self._nonblocking, workers))

@@ -297,7 +297,7 @@ def interrupted(record: Recorder) -> Any:
 
 
 def _press_ctrl_c(comm: Any, how: str) -> None:
-    """When the main thread is in the call."""
+    """Interrupt the main thread as soon as it is in the call."""
     session, queue = comm._session, comm._nonblocking.queue
     is_inside: dict[str, Callable[[], object]] = {
         "call": lambda: session.guard.lock.holder,

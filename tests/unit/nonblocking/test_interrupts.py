@@ -17,19 +17,17 @@ from ftcomm.control import changes
 from ftcomm.errors import ThreadLimitError
 from ftcomm.nonblocking import (
     buckets,
-    dependencies,
     fused,
     handle,
     message_handles,
     nonblocking_calls,
     queue,
-    task_arguments,
-    task_engine,
     threads,
 )
 from ftcomm.nonblocking.callbacks import Callbacks
 from ftcomm.nonblocking.handle import QueuedCall
 from ftcomm.nonblocking.message_handles import MessageHandles
+from ftcomm.tasks import dependencies, task_engine
 from tests.helpers.interrupts import BY_SIGNAL, interrupted, places
 
 PATH = (
@@ -40,7 +38,6 @@ PATH = (
     checkpoints,
     persistent_calls,
     task_engine,
-    task_arguments,
 )
 PATH += (buckets, fused, dependencies, queue, threads, call_guard, handle, changes)
 WAITS = (*PATH, message_handles, threading)

@@ -15,7 +15,7 @@ from hypothesis import strategies as some
 import ftcomm
 from ftcomm.errors import ClosedError, ForkError, ThreadError
 from ftcomm.nonblocking.queue import MAX_PENDING
-from ftcomm.nonblocking.task_engine import TaskEngine
+from ftcomm.tasks.task_engine import TaskEngine
 
 WITHIN_S = 60.0  # a hang is a failure; nothing here takes a second
 Steps = some.lists(
@@ -511,7 +511,7 @@ class Messages:
 
 def with_messages(engine: TaskEngine) -> Messages:
     messages: Any = Messages()
-    engine._line = engine._line._replace(messages=messages)
+    engine._line.messages = messages
     return messages
 
 
