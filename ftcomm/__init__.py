@@ -59,7 +59,7 @@ _HOMES = {
     "Op": "ftcomm.collectives.op_argument",
     "Restored": "ftcomm.api.public_values",
     "RestoredLocal": "ftcomm.api.public_values",
-    "Stats": "ftcomm.api.stats",
+    "Stats": "ftcomm.api.public_values",
     "TaskEngine": "ftcomm.tasks.task_engine",
     "Tracker": "ftcomm_tracker.embedding.tracker",
     "init": "ftcomm.join",
@@ -70,8 +70,7 @@ _HOMES = {
 }
 
 if TYPE_CHECKING:
-    from ftcomm.api.public_values import CallPosition, MessageInfo, Restored, RestoredLocal
-    from ftcomm.api.stats import Stats
+    from ftcomm.api.public_values import CallPosition, MessageInfo, Restored, RestoredLocal, Stats
     from ftcomm.collectives.op_argument import Op, reduction
     from ftcomm.communicator import Communicator
     from ftcomm.errors import (

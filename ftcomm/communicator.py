@@ -10,10 +10,9 @@ from ftcomm.api.checkpoints import Checkpoints
 from ftcomm.api.collectives import CollectiveCalls
 from ftcomm.api.outputs import Number, OutputPolicy, Result
 from ftcomm.api.persistent_calls import PersistentCalls
-from ftcomm.api.public_values import CallPosition, Restored, RestoredFrom, RestoredLocal
+from ftcomm.api.public_values import CallPosition, Restored, RestoredFrom, RestoredLocal, Stats
 from ftcomm.api.rank_results import RankResultCalls
 from ftcomm.api.session import Session
-from ftcomm.api.stats import Stats
 from ftcomm.collectives.op_argument import AnyOp
 from ftcomm.config.deadline import Duration
 from ftcomm.engine.interface import Engine
@@ -26,7 +25,7 @@ from ftcomm.nonblocking.message_handles import MessageHandles
 from ftcomm.nonblocking.nonblocking_calls import NonblockingCalls
 from ftcomm.protocol.signature import CallTag
 from ftcomm.requests.call_site import passes_on
-from ftcomm.requests.options import CallOptions
+from ftcomm.requests.request import CallOptions
 
 if TYPE_CHECKING:
     from ftcomm.tasks.task_engine import TaskEngine

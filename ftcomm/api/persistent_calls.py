@@ -23,8 +23,7 @@ from ftcomm.memory.pool import LoggedResult, Pool
 from ftcomm.protocol.signature import CallTag, Kind
 from ftcomm.requests.builder import FORMS_KEPT
 from ftcomm.requests.call_site import passes_on
-from ftcomm.requests.options import CallOptions
-from ftcomm.requests.request import NOTHING, CollectiveSpec, Request, Submission
+from ftcomm.requests.request import NOTHING, CallOptions, CollectiveSpec, Request, Submission
 
 passes_on(__file__)
 

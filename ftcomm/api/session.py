@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import ParamSpec, Protocol, TypeVar
 
 from ftcomm.api.call_guard import CallGuard
+from ftcomm.api.public_values import KindStats, Stats
 from ftcomm.api.signal_handlers import may_be_in_handler, run_beside
-from ftcomm.api.stats import KindStats, Stats
 from ftcomm.config.deadline import Duration, Limit, QueuedLimit, checked_deadline, limit_from_now
 from ftcomm.diagnostics.error_text import named
 from ftcomm.engine.interface import Engine

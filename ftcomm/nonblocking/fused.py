@@ -17,8 +17,7 @@ from ftcomm.nonblocking.handle import Handle, QueuedCall
 from ftcomm.nonblocking.nonblocking_calls import NonblockingCalls
 from ftcomm.requests.arguments import as_elements, check_out
 from ftcomm.requests.call_site import passes_on
-from ftcomm.requests.options import CallOptions
-from ftcomm.requests.request import Submission
+from ftcomm.requests.request import CallOptions, Submission
 
 passes_on(__file__)
 

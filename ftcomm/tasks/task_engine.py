@@ -31,7 +31,7 @@ from ftcomm.nonblocking.threads import start_thread
 from ftcomm.protocol.signature import CallTag, Tag
 from ftcomm.requests.call_site import passes_on
 from ftcomm.requests.message_request import packed_tag
-from ftcomm.requests.options import CallOptions
+from ftcomm.requests.request import CallOptions
 from ftcomm.tasks.dependencies import Dependencies, Ready, Saved, Skip
 
 passes_on(__file__)
