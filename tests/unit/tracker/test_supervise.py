@@ -39,14 +39,13 @@ def ended(supervisors: list["subprocess.Popen[str]"]) -> Ended:
     return [(s.returncode, *said) for s, said in zip(supervisors, outputs, strict=True)]
 
 
-@pytest.mark.parametrize("options", [(), ("--prefork",)], ids=["fresh", "forked"])
 def test_a_killed_worker_is_restarted_by_its_own_supervisor_and_all_end_well(
-    options: tuple[str, ...], tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     mark = f"MARK = {str(tmp_path / 'died')!r}\n"
     state = tmp_path / "state"
     with serve(state, "-n", "3") as (tracker, ready):
-        with supervised(ready, 3, *options, script=mark + TRAIN) as supervisors:
+        with supervised(ready, 3, script=mark + TRAIN) as supervisors:
             found = ended(supervisors)
         assert [status for status, _, _ in found] == [0, 0, 0], found
         assert tracker.wait(timeout=60) == 0
