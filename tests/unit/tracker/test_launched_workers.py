@@ -1,5 +1,6 @@
 """The launcher's decisions, with workers that are no processes."""
 
+import json
 import os
 import re
 import signal
@@ -12,9 +13,9 @@ import trio
 import trio.testing
 
 import ftcomm
-from ftcomm.errors import ScriptFailedError
+from ftcomm.errors import RankLostError, ScriptFailedError
 from ftcomm_tracker.core import epochs
-from ftcomm_tracker.launcher import run_job
+from ftcomm_tracker.launcher import run_job, supervise
 from ftcomm_tracker.launcher.memcpy_tuning import with_tuned_copies
 from tests.unit.tracker.fake_children import FakeChild, FakeWorkers, exits, joins, runs_on
 
@@ -107,6 +108,70 @@ def test_a_failure_after_close_is_passed_on_and_not_restarted(workers: FakeWorke
     done = workers.run(script)
     assert (done.returncode, len(workers.children)) == (3, 2), done.stderr
     assert "worker 1 exited with status 3\n" in done.stderr
+
+
+def test_the_same_exception_twice_ends_the_job_for_all_and_is_printed_once(
+    workers: FakeWorkers,
+) -> None:
+    def use(comm: ftcomm.Communicator) -> None:
+        comm.load_checkpoint(default=0)
+        if comm.worker_id == "1":
+            raise RuntimeError("the data are wrong")
+        comm.allreduce(1)
+
+    done = workers.run(joins(use))
+    assert done.returncode == ScriptFailedError.exit_code, done.stderr
+    cause = (
+        "the script of worker 1 failed twice by the same error while the job stood at 0.0:"
+        " RuntimeError: the data are wrong ("
+    )
+    assert f"[0] ftcomm.errors.ScriptFailedError: {cause}" in done.stderr
+    assert done.stderr.count("starting it again") == 1
+    assert done.stderr.count("[1] RuntimeError: the data are wrong\n") == 1
+    assert done.stderr.count("[1] Traceback") == 1
+
+
+def test_an_exception_is_the_recorded_cause_of_a_death(
+    workers: FakeWorkers, tmp_path: Path
+) -> None:
+    async def script(child: FakeChild) -> int:
+        def use(comm: ftcomm.Communicator) -> None:
+            comm.load_checkpoint(default=0)
+            comm.allreduce(1)
+            if (child.worker_id, child.start) == ("1", 1):
+                raise RuntimeError("the data are wrong")
+            comm.allreduce(1)
+
+        return await joins(use)(child)
+
+    done = workers.run(script, "--state-dir", str(tmp_path / "state"))
+    assert done.returncode == 0, done.stderr
+    lines = (tmp_path / "state" / "incidents.jsonl").read_text().splitlines()
+    causes = [cause for line in lines for cause in json.loads(line)["causes"]]
+    assert [(cause["worker"], cause["how"]) for cause in causes] == [
+        ("1", "exited with status 1: RuntimeError: the data are wrong")
+    ]
+
+
+def test_a_worker_that_never_calls_init_ends_the_job_and_is_named(workers: FakeWorkers) -> None:
+    failed = trio.Event()
+
+    async def script(child: FakeChild) -> int:
+        if child.worker_id == "0":
+            status = await joins()(child)
+            failed.set()
+            return status
+        await failed.wait()  # as an import that hangs
+        return 1
+
+    done = workers.run(script, "--form-within", "1")
+    assert done.returncode == RankLostError.exit_code
+    (pid,) = [child.process.pid for child in workers.children if child.worker_id == "1"]
+    who = (
+        re.escape(f"missing: worker 1 (pid {pid} on ") + r"\S+, started \d+ s ago, has not called "
+    )
+    cause = "the group was not complete 1 s after its first worker came: 1 of 2 workers are here; "
+    assert re.search(f"RankLostError: {cause}{who}", done.stderr), done.stderr
 
 
 def test_a_script_that_fails_before_it_joins_ends_after_two_processes(workers: FakeWorkers) -> None:
@@ -290,3 +355,25 @@ def test_a_token_file_that_never_comes_ends_the_supervisor(
     where = ("--tracker", NOBODY, "--token-file", str(tmp_path / "token"))
     done = workers.supervise(exits(0), *where, "--worker-id", "0")
     assert (done.returncode, "No such file or directory" in done.stderr) == (64, True)
+
+
+def test_a_token_file_that_comes_later_is_waited_for(
+    workers: FakeWorkers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = tmp_path / "token"
+    has_content, looks = supervise._has_content, iter(["absent", "begun", "whole"])
+
+    def look(path: Path) -> bool:
+        found = next(looks)
+        if found == "begun":  # as a copy that has begun
+            late.touch(mode=0o600)
+        elif found == "whole":
+            late.write_text(tracker.token_file.read_text())
+        return has_content(path)
+
+    monkeypatch.setattr(supervise, "_has_content", look)
+    with ftcomm.Tracker(1) as tracker:
+        where = ("--tracker", tracker.address, "--token-file", str(late))
+        done = workers.supervise(joins(), *where, "--worker-id", "0")
+    said = f"token file {late} does not exist yet: waiting up to 60 s for it"
+    assert (done.returncode, done.stderr.count(said)) == (0, 1), done.stderr

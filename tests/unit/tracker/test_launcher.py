@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import resource
 import select
 import signal
 import subprocess
@@ -104,34 +103,6 @@ sys.exit(64)
         assert own == [f"[{rank}] out of {rank} 1", f"[{rank}] no newline"]
         assert f"[{rank}] err\n" in done.stderr
     assert done.stderr.count("OMP_NUM_THREADS is not set") == 1
-
-
-TAKES_THE_FILES = """
-import os, resource, ftcomm
-with ftcomm.init() as comm:
-    comm.load_checkpoint()
-    comm.barrier()
-    if comm.rank == 1 and comm.incarnation == 1:
-        launcher = os.getppid()
-        hard = resource.prlimit(launcher, resource.RLIMIT_NOFILE)[1]
-        resource.prlimit(launcher, resource.RLIMIT_NOFILE, (8, hard))
-        os._exit(9)
-    comm.barrier()
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="another process's limits need Linux")
-def test_a_worker_that_cannot_be_started_just_now_is_started_later() -> None:
-    with started(script=TAKES_THE_FILES) as launcher:
-        assert launcher.stderr is not None
-        before = resource.prlimit(launcher.pid, resource.RLIMIT_NOFILE)
-        for line in launcher.stderr:
-            if "worker 1 cannot be started (" in line:
-                break
-        resource.prlimit(launcher.pid, resource.RLIMIT_NOFILE, (before[1], before[1]))
-        rest = launcher.stderr.read()
-        assert launcher.wait(60) == 0, rest
-    assert "as many files and sockets open as it may" in line
 
 
 def test_a_signal_ends_every_worker() -> None:
