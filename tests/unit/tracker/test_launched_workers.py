@@ -210,7 +210,7 @@ def test_a_state_directory_that_was_made_up_is_kept_and_named_only_after_trouble
 
 def misspells(comm: ftcomm.Communicator) -> None:
     comm.barrier()
-    comm.chekpoint(0)  # type: ignore[attr-defined]
+    comm.chekpoint(0)  # type: ignore[attr-defined]  # the misspelt name is what is tested
 
 
 def exits_early(comm: ftcomm.Communicator) -> None:
