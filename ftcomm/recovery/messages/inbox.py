@@ -6,7 +6,6 @@ from typing import Any, Protocol
 
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.field_types import MAX_TAGS
-from ftcomm.recovery.messages.message_reach import MessageReach
 from ftcomm.recovery.messages.names import (
     START,
     Mark,
@@ -38,14 +37,9 @@ class _Arrived:
 
 
 class Inbox:
-    """Streams that lead to this rank.
+    """Streams that lead to this rank."""
 
-    Args:
-        reach: hears of each message that is taken, just before.
-    """
-
-    def __init__(self, reach: MessageReach) -> None:
-        self._reach = reach
+    def __init__(self) -> None:
         self._held: dict[int, int] = {}
         self._streams: dict[StreamKey, _Arrived] = {}
 
@@ -104,7 +98,6 @@ class Inbox:
         """Give the next message of `stream`, which waits here, to the user."""
         source, _, _ = stream
         found = self._streams[stream]
-        self._reach.begin()
         found.taken, value, nbytes = found.waiting.popleft()
         self._held[source] = self.held(source) - nbytes
         return value
@@ -119,7 +112,6 @@ class Inbox:
             return False
         if taker.has_taken:  # this is the next one, in the same piece of bytes
             return False
-        self._reach.begin()
         taker.has_taken = True
         found.arrived = found.taken = behind(found.arrived, digest)
         return True
