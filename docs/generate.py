@@ -277,7 +277,7 @@ def main() -> int:
     what.add_argument("--write", action="store_true")
     given = parser.parse_args()
     stale = []
-    for path in [*sorted(FOLDER.glob("*.md")), FOLDER.parent / "README.md"]:
+    for path in [*sorted(FOLDER.rglob("*.md")), FOLDER.parent / "README.md"]:
         text = path.read_text(encoding="utf-8")
         fresh = up_to_date(text)
         if fresh != text:

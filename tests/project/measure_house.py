@@ -137,7 +137,7 @@ def visits_of(visits: dict[str, Visit]) -> dict[str, Measured]:
 def prose_of(root: Path) -> dict[str, Measured]:
     """The measures of the documents."""
     readme = (root / "README.md").read_text(encoding="utf-8")
-    documents = [*sorted(root.glob("*.md")), *sorted((root / "docs").glob("*.md"))]
+    documents = [*sorted(root.glob("*.md")), *sorted((root / "docs").rglob("*.md"))]
     return {
         "lines of README": Measured(len(readme.splitlines())),
         "README sentence": Measured(sentence_percentile(readme, 90)),

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = [*sorted(DOCS.glob("*.md")), ROOT / "README.md"]
+PAGES = [*sorted(DOCS.rglob("*.md")), ROOT / "README.md"]
 TOCTREE = re.compile(r"```\{toctree\}\n(.*?)```", re.DOTALL)
 LINK = re.compile(r"\]\((?P<path>[^)#:]*\.md)?(?:#(?P<anchor>[^)]*))?\)")
 LOOKUPS = DOCS / "where_is_what.md"
@@ -51,7 +51,8 @@ def defined_names(path: Path) -> set[str]:
 def test_every_document_is_in_one_toctree() -> None:
     trees = TOCTREE.findall((DOCS / "index.md").read_text(encoding="utf-8"))
     entries = [line for tree in trees for line in tree.splitlines() if line[:1].isalpha()]
-    assert sorted(entries) == sorted({path.stem for path in DOCS.glob("*.md")} - {"index"})
+    pages = {path.relative_to(DOCS).with_suffix("").as_posix() for path in DOCS.rglob("*.md")}
+    assert sorted(entries) == sorted(pages - {"index"})
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
