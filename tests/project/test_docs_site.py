@@ -70,7 +70,7 @@ def test_the_lookups_lead_to_code() -> None:
     text = LOOKUPS.read_text(encoding="utf-8")
     rows = re.findall(r"^\| (.*) \|$", text.partition("\n## ")[0], re.MULTILINE)
     lookups = [row.split(" | ") for row in rows if "`" in row]
-    paths = re.findall(r"`([\w/]+\.\w+)`", text)
+    paths = re.findall(r"`(\w+/[\w/]+\.\w+)`", text)
     missing = [
         name.strip("`")
         for _, path, name, _ in lookups
