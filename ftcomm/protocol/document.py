@@ -34,13 +34,13 @@ def describe(field: Field) -> str:
 
 
 def message_table() -> str:
-    """Every message: code, name, fields in order."""
+    """Every control message: code, name, fields in order."""
     rows = [f"| {code} | `{record.name}` | {_fields(record)} |" for code, record in SCHEMAS.items()]
-    return "\n".join(["| code | message | fields |", "|---|---|---|", *rows])
+    return "\n".join(["| code | control message | fields |", "|---|---|---|", *rows])
 
 
 def record_table() -> str:
-    """Every record that messages are made of."""
+    """Every record in a field of a control message."""
     found: dict[str, Record] = {}
     for record in SCHEMAS.values():
         _collect(record, found)

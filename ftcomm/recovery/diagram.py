@@ -1,6 +1,6 @@
 """The worker machine's states as a diagram, made from its own table of edges.
 
-``python -m ftcomm.recovery.diagram`` prints it; docs/recovery.md shows it.
+``python -m ftcomm.recovery.diagram`` prints it; docs/design/states.md shows it.
 """
 
 import sys
