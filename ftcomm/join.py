@@ -50,12 +50,12 @@ def init(
 ) -> Communicator:
     """Join the job and return its communicator; with no tracker, a group of one.
 
-    Returns when this worker has its rank and, after a restart, has fetched what it missed.
+    Returns when this worker has its rank and, after a restart, has fetched the results it missed.
 
     Args:
         tracker: ``host:port[,host:port]``; default ``FTCOMM_TRACKER``. ``"none"`` is a group of
             one whatever a scheduler says.
-        worker_id: what names this worker over its restarts, a text or a whole number; default
+        worker_id: name of this worker over its restarts, a text or a whole number; default
             ``FTCOMM_WORKER_ID``, the scheduler's index, or one that is made up: a restart is
             another worker then.
         token_file: file with the job's token; default ``FTCOMM_TOKEN_FILE``.
@@ -109,8 +109,8 @@ def _expected(given: object) -> Mapping[str, Any]:
 def init_beside(tracker: str, *, worker_id: str, token_file: Path, job: str) -> Communicator:
     """Join a job whose tracker and ranks are all in this process, as one of its ranks.
 
-    What the environment says of this process's place in another job does not count: that it is a
-    spare there, and the addresses that others dial.
+    The environment's values for another job do not count here: that this process is a spare, and
+    the addresses that others dial.
 
     Raises:
         FtcommError: as `init`.

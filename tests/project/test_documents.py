@@ -14,7 +14,7 @@ from ftcomm.errors import FencedError, JobFinishedError
 from ftcomm_tracker.launcher.restart_policy import FINAL
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
+DOCUMENTS = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"]
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
