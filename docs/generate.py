@@ -37,6 +37,7 @@ from ftcomm.collectives.schedules.schedule import Schedule, block_bounds
 from ftcomm.config.algorithm_table import CHOICES, DEFAULT_TABLE, Row
 from ftcomm.config.environment import WORKER_VARIABLES
 from ftcomm.config.job_settings import SETTINGS
+from ftcomm.protocol.document import message_table, record_table
 from ftcomm.recovery.diagram import state_diagram
 from ftcomm_chaos.checkers import rule_table
 from ftcomm_chaos.runner.fault_plan import kinds_table
@@ -226,6 +227,8 @@ def _results(name: str) -> list[dict[str, Any]]:
 
 PARTS: dict[str, Callable[[], str]] = {
     "states": _diagram,
+    "control_messages": message_table,
+    "records": record_table,
     "errors": error_table,
     "exit_codes": exit_code_table,
     "algorithm_costs": algorithm_cost_table,
