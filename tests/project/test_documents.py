@@ -34,13 +34,13 @@ def test_of_every_error_it_is_said_who_raises_it() -> None:
 
 
 def test_every_variable_is_in_the_operators_tables() -> None:
-    text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
     assert [name for name in VARIABLES if f"| `{name}` |" not in text] == []
 
 
 def test_the_recipes_leave_what_is_never_started_again() -> None:
     """A pod that comes back finds its job finished (77), or its place taken (75): no failed job."""
-    text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "running.md").read_text(encoding="utf-8")
     of_systemd = re.search(r"^RestartPreventExitStatus=(.*)$", text, re.MULTILINE)
     of_kubernetes = re.search(r"onExitCodes: \{operator: In, values: \[(.*)\]\}", text)
     assert of_systemd is not None
@@ -65,7 +65,7 @@ def test_no_other_variable_is_spoken_of() -> None:
 
 
 def test_all_counters_are_named() -> None:
-    text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "watching.md").read_text(encoding="utf-8")
     part = text.partition("## What a script can count")[2].partition("\n## ")[0]
     names = [field.name for kind in (Stats, KindStats) for field in dataclasses.fields(kind)]
     assert [name for name in names if f"`{name}`" not in part] == []
