@@ -203,7 +203,7 @@ def figures(name: str, say: Say, *, plots: bool = True) -> Callable[[], str]:
         if not lines:
             return NOT_MEASURED
         images = [
-            f"![{plot.stem}](../benchmarks/results/{plot.name})"
+            f"![{plot.stem}](../../benchmarks/results/{plot.name})"
             for plot in sorted(RESULTS.glob(f"{name}-*.svg"))
         ]
         return "\n\n".join([say(lines), *(images if plots else [])])
