@@ -20,7 +20,6 @@ import _report
 import _selection
 
 from ftcomm import errors
-from ftcomm.api.foreign_names import name_table
 from ftcomm.collectives.schedules.binomial_tree import binomial_broadcast
 from ftcomm.collectives.schedules.halving_doubling import halving_allreduce
 from ftcomm.collectives.schedules.pairwise_exchange import pairwise_exchange_v
@@ -238,7 +237,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "worker_settings": worker_setting_table,
     "rules": rule_table,
     "fault_kinds": kinds_table,
-    "foreign_names": name_table,
     "figures_allreduce": figures("allreduce", _report.allreduce_table),
     "figures_cost": figures("fault_tolerance_cost", _report.cost_table),
     "figures_hidden": figures("hidden", _report.hidden_table),

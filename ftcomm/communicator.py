@@ -1,19 +1,18 @@
 """The communicator: the object that a training script calls."""
 
 import enum
+import importlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self, overload
 
 from ftcomm.api import message_forms, rank_result_forms
 from ftcomm.api.checkpoints import Checkpoints
 from ftcomm.api.collectives import CollectiveCalls
-from ftcomm.api.foreign_names import hint_for_communicator
 from ftcomm.api.outputs import Number, OutputPolicy, Result
 from ftcomm.api.persistent_calls import PersistentCalls
-from ftcomm.api.public_values import CallPosition, Restored, RestoredFrom, RestoredLocal
+from ftcomm.api.public_values import CallPosition, Restored, RestoredFrom, RestoredLocal, Stats
 from ftcomm.api.rank_results import RankResultCalls
 from ftcomm.api.session import Session
-from ftcomm.api.stats import Stats
 from ftcomm.collectives.op_argument import AnyOp
 from ftcomm.config.deadline import Duration
 from ftcomm.engine.interface import Engine
@@ -24,10 +23,12 @@ from ftcomm.nonblocking.buckets import BUCKET_BYTES
 from ftcomm.nonblocking.fused import BucketedCalls
 from ftcomm.nonblocking.message_handles import MessageHandles
 from ftcomm.nonblocking.nonblocking_calls import NonblockingCalls
-from ftcomm.nonblocking.task_engine import WORKERS, TaskEngine
 from ftcomm.protocol.signature import CallTag
 from ftcomm.requests.call_site import passes_on
-from ftcomm.requests.options import CallOptions
+from ftcomm.requests.request import CallOptions
+
+if TYPE_CHECKING:
+    from ftcomm.tasks.task_engine import TaskEngine
 
 passes_on(__file__)
 
@@ -41,6 +42,24 @@ class _Missing(enum.Enum):
 NOT_GIVEN: Final = _Missing.NOT_GIVEN
 Out = Result | None
 Deadline = Duration | None
+# names of mpi4py, torch.distributed, Horovod and rabit, for the error of a script that uses one
+_OURS: Final = {
+    "Allreduce": "allreduce",
+    "Barrier": "barrier",
+    "Bcast": "broadcast",
+    "CheckPoint": "checkpoint",
+    "Get_rank": "rank",
+    "Get_size": "world_size",
+    "Recv": "recv(source, tag, out=buffer)",
+    "Send": "send",
+    "all_gather": "allgather",
+    "all_reduce": "allreduce",
+    "bcast": "broadcast, or broadcast_object for other objects than arrays",
+    "destroy_process_group": "close",
+    "get_rank": "rank",
+    "get_world_size": "world_size",
+    "grouped_allreduce": "bucketed",
+}
 
 
 class Communicator:
@@ -92,8 +111,9 @@ class Communicator:
     if not TYPE_CHECKING:  # or a type checker would take a name that is not there for Any
 
         def __getattr__(self, name: str) -> Any:
-            hint = hint_for_communicator(name)
-            text = f"a communicator has no attribute {name!r}" + (f": {hint}" if hint else "")
+            text = f"a communicator has no attribute {name!r}"
+            if name in _OURS:
+                text += f": use {_OURS[name]}; see docs/porting.md"
             raise AttributeError(text, name=name, obj=self)
 
     def __dir__(self) -> list[str]:
@@ -559,7 +579,7 @@ class Communicator:
     isend_object = nonblocking_messages.isend_object
     irecv_object = nonblocking_messages.irecv_object
 
-    def engine(self, workers: int = WORKERS) -> TaskEngine:
+    def engine(self, workers: int = 2) -> "TaskEngine":
         """A new engine, whose functions run on `workers` threads; see `TaskEngine`.
 
         It is no collective: each rank may have another number of threads. `close` waits for all
@@ -569,4 +589,5 @@ class Communicator:
             TypeError, ValueError: `workers` is no number from 1 to 64.
             FtcommError: the communicator is over.
         """
-        return self._nonblocking.task_engine(workers)
+        make: type[TaskEngine] = importlib.import_module("ftcomm").TaskEngine
+        return self._nonblocking.begin_engine(lambda: make(self._nonblocking, workers))

@@ -107,8 +107,7 @@ class PersistentRequest:
                         self._hub.pool.give(done.pop())
                 if done is not None or self._complete(epoch, entry, self._synchronising):
                     return stored
-            # The slow path says it again; if Ctrl-C comes before that, nothing may be in flight.
-            progress.call = NO_CALL
+            progress.call = NO_CALL  # the slow path says it again, unless it refuses the call
             return None
         except BaseException as error:
             plane.cut_short(error)

@@ -8,7 +8,7 @@ import pytest
 from click import UsageError
 
 from docs.generate import PARTS, RAISED_BY, error_classes, parts_in, up_to_date
-from ftcomm.api.stats import KindStats, Stats
+from ftcomm.api.public_values import KindStats, Stats
 from ftcomm.config.environment import VARIABLES
 from ftcomm.errors import FencedError, JobFinishedError
 from ftcomm_tracker.launcher.restart_policy import FINAL

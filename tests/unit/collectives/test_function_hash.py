@@ -16,7 +16,7 @@ import pytest
 import ftcomm
 from ftcomm.collectives.op_argument import Reduction, function_hash
 from ftcomm.protocol.signature import Kind
-from ftcomm.requests.options import CallOptions
+from ftcomm.requests.request import CallOptions
 from tests.helpers.group import builder
 from tests.unit.requests.test_builder import SITE
 

@@ -12,7 +12,7 @@ import pytest
 import ftcomm
 from ftcomm.collectives.op_argument import NAME_OF_ID, resolve_op
 from ftcomm.protocol.signature import Kind
-from ftcomm.requests.options import CallOptions
+from ftcomm.requests.request import CallOptions
 
 Array = np.ndarray[Any, Any]
 
