@@ -32,7 +32,7 @@ from ftcomm_chaos.runner.random_plan import random_plan
 from ftcomm_chaos.runner.session import RunRequest, RunSession, run_session
 from ftcomm_chaos.runner.spot_trace import losses, read_trace
 from ftcomm_tracker.cli.main import run as run_job
-from ftcomm_tracker.cli.options import COMMAND_LAST, WORKER_COMMAND, CommandStarter
+from ftcomm_tracker.cli.options import COMMAND_LAST, WORKER_COMMAND
 from ftcomm_tracker.server.open_job import naming_options
 
 _UNITS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
@@ -124,7 +124,6 @@ class GivenOptions:
     epilog=EPILOG,
     short_help="Break your own job, and compare what it returns.",
     context_settings=COMMAND_LAST,
-    cls=CommandStarter,
 )
 @click.option(
     "-n", "--workers", "world_size", type=click.IntRange(1, MAX_WORLD_SIZE), required=True

@@ -139,7 +139,6 @@ def test_nobody_at_the_address_is_said(tmp_path: Path) -> None:
             for command in (
                 ["status", "--state-dir"],
                 ["status", "--token-file"],
-                ["clean", "--state-dir"],
                 ["serve", "--log-dir"],
             )
         ),

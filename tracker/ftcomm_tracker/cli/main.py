@@ -11,9 +11,9 @@ import ftcomm
 from ftcomm.config.environment import WorkerOptions
 from ftcomm.errors import ConfigError, exit_code_of
 from ftcomm_tracker.cli.checkpoint_commands import checkpoint
-from ftcomm_tracker.cli.help_commands import completion, help_command
-from ftcomm_tracker.cli.job_commands import clean, list_jobs
+from ftcomm_tracker.cli.help_commands import help_command
 from ftcomm_tracker.cli.kill_command import kill
+from ftcomm_tracker.cli.list_command import list_jobs
 from ftcomm_tracker.cli.operator_commands import doctor, explain, status, stop
 from ftcomm_tracker.cli.options import (
     COMMAND_LAST,
@@ -21,7 +21,6 @@ from ftcomm_tracker.cli.options import (
     FILE,
     HELP_NAMES,
     WORKER_COMMAND,
-    CommandStarter,
     NumberInRange,
     run_and_exit,
     with_options,
@@ -240,7 +239,6 @@ def serve(faults: str | None, faults_log: Path | None, **given: Any) -> None:
     short_help="Run a job's tracker and its workers on this machine.",
     epilog=RUN_EPILOG,
     context_settings=COMMAND_LAST,
-    cls=CommandStarter,
 )
 @with_options(_PLACE_OPTIONS)
 @click.option(
@@ -286,7 +284,6 @@ Examples:
     short_help="Run one worker on this machine for a tracker elsewhere.",
     epilog=SUPERVISE_EPILOG,
     context_settings=COMMAND_LAST,
-    cls=CommandStarter,
 )
 @click.option("--tracker", help="HOST:PORT[,HOST:PORT] [default: FTCOMM_TRACKER].")
 @click.option(
@@ -355,7 +352,9 @@ async def _serve(
             generation = job.journal.generation
             job.server.faults = TrackerFaults(faults, faults_log, job.durable, generation)
         status = await _serve_to_its_end(job)
-        if status == 0 and not temporary:
+        if status == 0:
+            if temporary:
+                shutil.rmtree(job.state_dir, ignore_errors=True)
             unregister(job)
         return status
 
@@ -451,16 +450,5 @@ def _log_options(given: dict[str, Any]) -> LogOptions:
     return LogOptions(given.pop("log_format"), given.pop("log_dir"))
 
 
-for command in (
-    status,
-    explain,
-    doctor,
-    kill,
-    stop,
-    list_jobs,
-    clean,
-    checkpoint,
-    help_command,
-    completion,
-):
+for command in (status, explain, doctor, kill, stop, list_jobs, checkpoint, help_command):
     main.add_command(command)

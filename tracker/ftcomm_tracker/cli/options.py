@@ -9,7 +9,6 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import click
 import trio
-from click.shell_completion import CompletionItem
 
 from ftcomm.config.named_paths import with_home
 from ftcomm.config.platforms import require_groups
@@ -53,30 +52,8 @@ HELP_NAMES: Final = {"help_option_names": ["-h", "--help"]}  # of a group; its c
 COMMAND_LAST: Final = {"allow_interspersed_args": False, **HELP_NAMES}
 
 
-class CommandStarter(click.Command):
-    """A command whose last argument is a worker's command: it completes file names there."""
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Options of this command before the worker's command, file names behind it."""
-        if ctx.params.get("command"):
-            return [CompletionItem(incomplete, type="file")]
-        return super().shell_complete(ctx, incomplete)
-
-
-def _file_names(
-    ctx: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    del ctx, param
-    return [CompletionItem(incomplete, type="file")]
-
-
-WORKER_COMMAND = click.argument(
-    "command",
-    nargs=-1,
-    required=True,
-    type=click.UNPROCESSED,
-    shell_complete=_file_names,
-)
+# The type makes shells complete file names.
+WORKER_COMMAND = click.argument("command", nargs=-1, required=True, type=click.Path(readable=False))
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
