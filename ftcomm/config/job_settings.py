@@ -148,8 +148,9 @@ class JobSettings:
     verify: Annotated[
         str,
         Choice(
-            "what replay verifies; inputs: that a restarted worker passes the same inputs",
-            ("none", "inputs"),
+            "what is compared; inputs: of a restarted worker with what it passed before;"
+            " checkpoints: what a lazy one holds, to find who writes to it",
+            ("none", "inputs", "checkpoints"),
         ),
     ] = "none"
     replay: Annotated[
@@ -202,7 +203,7 @@ class JobSettings:
     def __post_init__(self) -> None:
         for name, setting in SETTINGS.items():
             setting.kind.check(name, getattr(self, name))
-        if self.verify != "none" and not self.keeps_results:
+        if self.verify == "inputs" and not self.keeps_results:
             raise ConfigError(
                 f"FTCOMM_VERIFY is {self.verify!r}, which compares in replay, and FTCOMM_REPLAY is "
                 "'off': nothing is replayed; choose one of the two"
@@ -228,6 +229,11 @@ class JobSettings:
     def keeps_results(self) -> bool:
         """True if results are logged, so that they can be replayed."""
         return self.replay == "on"
+
+    @property
+    def watches_states(self) -> bool:
+        """True if writes to the content of a lazy checkpoint are to be found."""
+        return self.verify == "checkpoints"
 
     def to_wire(self) -> tuple[tuple[str, str], ...]:
         """Name and text of every setting, as welcome and journal carry them."""

@@ -106,8 +106,7 @@ def start_under_run(
         "CONFORMANCE": json.dumps(program),
         "CONFORMANCE_EVENTS": str(folder / "events"),
         "CONFORMANCE_DIR": str(folder),
-        "FTCOMM_FAULTS": faults,
-        "FTCOMM_FAULTS_LOG": str(folder / "events"),
+        "FTCOMM_FAULTS": f"{faults}>{folder / 'events'}",
     }
     command = [sys.executable, "-m", "ftcomm_tracker", "run", *options, "--"]
     with subprocess.Popen(

@@ -201,7 +201,7 @@ def run(**given: Any) -> None:
     """Run COMMAND as N workers without faults, then with faults, and compare.
 
     Options of this command stand before COMMAND; whatever follows COMMAND is passed to it.
-    {out} in COMMAND, and FTCOMM_CHAOS_OUT, name a folder that each run has for itself.
+    {out} in COMMAND names a folder that each run has for itself.
     """
     asked = GivenOptions(**given)
     try:

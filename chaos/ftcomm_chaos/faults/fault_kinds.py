@@ -77,7 +77,7 @@ class Preparation:
         worker_variables: by worker id, set last, after those that the launcher sets.
         worker_prefix: by worker id, a command that is put before the user's own, and execs it.
         supervisor_prefix: by worker id, the same for its supervisor, with an own tracker.
-        tracker_variables: for an own tracker.
+        tracker_options: for ``serve`` of an own tracker.
         tracker_prefix: the same for the own tracker's command.
         on_tracker: called with the own tracker's address ``host:port`` once it serves, and before
             the first worker starts.
@@ -94,7 +94,7 @@ class Preparation:
     worker_variables: dict[str, dict[str, str]] = field(default_factory=dict)
     worker_prefix: dict[str, list[str]] = field(default_factory=dict)
     supervisor_prefix: dict[str, list[str]] = field(default_factory=dict)
-    tracker_variables: dict[str, str] = field(default_factory=dict)
+    tracker_options: list[str] = field(default_factory=list)
     tracker_prefix: list[str] = field(default_factory=list)
     on_tracker: list[Callable[[str], Awaitable[None]]] = field(default_factory=list)
     shared: dict[str, object] = field(default_factory=dict)

@@ -171,7 +171,7 @@ def missing_for(entries: Sequence[PlanEntry]) -> list[str]:
 
 
 def library_faults(entries: Sequence[PlanEntry], *, joined: bool = False) -> str:
-    """The value of ``FTCOMM_FAULTS`` for a plan.
+    """What the library does of a plan, for ``FTCOMM_FAULTS``.
 
     Args:
         entries: the plan.
@@ -187,7 +187,7 @@ def library_faults(entries: Sequence[PlanEntry], *, joined: bool = False) -> str
 
 
 def tracker_faults(entries: Sequence[PlanEntry]) -> str:
-    """The same for ``FTCOMM_TRACKER_FAULTS``."""
+    """The same of the tracker, for ``serve --faults``."""
     return ",".join(
         entry.at.address
         for entry in entries

@@ -85,7 +85,7 @@ class JobSpec:
 
     @property
     def out(self) -> Path:
-        """The folder that the script may write to (``FTCOMM_CHAOS_OUT``)."""
+        """The folder that the script may write to."""
         return self.folder / "out"
 
     @property
@@ -432,9 +432,7 @@ class LiveJob(ABC):
         """For every process of the job."""
         return {
             **self.spec.environment,
-            "FTCOMM_CHAOS_OUT": str(self.spec.out),
             "FTCOMM_HISTORY": str(self.spec.history),
-            "FTCOMM_FAULTS_LOG": str(self.spec.folder / "events"),
             "PYTHONUNBUFFERED": "1",
         }
 

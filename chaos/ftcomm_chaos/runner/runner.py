@@ -121,12 +121,12 @@ def _job(
 ) -> LiveJob:
     later = library_faults(options.entries, joined=True)
     command = notes.wrap(spec.user_command(), run, spec.out if spec.in_out else None, later)
-    planned = library_faults(options.entries)
+    planned = notes.recorded(library_faults(options.entries))
     if planned:
         spec = replace(spec, environment={**spec.environment, "FTCOMM_FAULTS": planned})
-    deaths = tracker_faults(options.entries)
+    deaths = notes.recorded(tracker_faults(options.entries))
     if deaths:
-        run.tracker_variables["FTCOMM_TRACKER_FAULTS"] = deaths
+        run.tracker_options += ["--faults", deaths]
     if run.own_tracker:
         populated = options.populate is None
         return ServedJob(spec, run, schedule.hear, command=command, populated=populated)

@@ -140,8 +140,8 @@ class ServedJob(LiveJob):
         assert self._nursery is not None
         command = [*self.run_with.tracker_prefix, *TRACKER_COMMAND, "serve"]
         command += ["--state-dir", str(self.spec.state_dir), *options]
-        variables = self.run_with.tracker_variables
-        child = self.start(TRACKER, command, {**self.environment(), **variables})
+        command += self.run_with.tracker_options
+        child = self.start(TRACKER, command, self.environment())
         self.tracker = self.add_process(TRACKER, ProcessName.of(child.process.pid), self._nursery)
         ready = trio.Event()
         self.tracker.has_reaper = True

@@ -216,28 +216,28 @@ def test_arguments_beat_the_environment() -> None:
         "FTCOMM_TRACKER": "a:1,[::1]:2",
         "FTCOMM_WORKER_ID": "env",
         "FTCOMM_TOKEN_FILE": "/etc/token",
-        "FTCOMM_CONNECT_TIMEOUT": "5",
         "FTCOMM_TRACKER_TIMEOUT": "6.5",
         "FTCOMM_BIND": "0.0.0.0",
         "FTCOMM_ADVERTISE": "node1",
         "FTCOMM_HOST": "machine 7",
-        "FTCOMM_FAULTS": "kill@1.2",
+        "FTCOMM_FAULTS": "kill@1.2>/tmp/record",
         "FTCOMM_LOG": "debug",
     }
     from_environment = WorkerOptions(
         routes=(("a", 1), ("::1", 2)),
         worker_id="env",
         token_file=Path("/etc/token"),
-        connect_timeout=5.0,
+        connect_timeout=6.5,
         tracker_timeout=6.5,
         bind="0.0.0.0",
         advertise="node1",
         host="machine 7",
         faults="kill@1.2",
+        faults_log="/tmp/record",
         log_level="debug",
     )
     assert load(environ) == from_environment
-    changed = load(environ, tracker="b:3", worker_id="arg", connect_timeout=1, log="info")
+    changed = load(environ, tracker="b:3", worker_id="arg", tracker_timeout=1, log="info")
     assert (changed.routes, changed.worker_id) == ((("b", 3),), "arg")
     assert (changed.connect_timeout, changed.log_level) == (1.0, "info")
 
@@ -289,8 +289,8 @@ def test_who_is_numbered_and_alone_without_being_told_so_is_noticed(
 @pytest.mark.parametrize(
     "environ",
     [
-        {"FTCOMM_CONNECT_TIMEOUT": "soon"},
-        {"FTCOMM_CONNECT_TIMEOUT": "-1"},
+        {"FTCOMM_TRACKER_TIMEOUT": "soon"},
+        {"FTCOMM_TRACKER_TIMEOUT": "-1"},
         {"FTCOMM_TRACKER_TIMEOUT": "nan"},
         {"FTCOMM_LOG": "loud"},
         {"FTCOMM_WORKER_ID": "x" * 65},
@@ -426,7 +426,7 @@ def test_a_worker_id_may_be_a_whole_number(number: int) -> None:
 
 def test_a_timeout_may_be_a_timedelta() -> None:
     span = dt.timedelta(minutes=2)
-    options = load(connect_timeout=span, tracker_timeout=span)
+    options = load(tracker_timeout=span)
     assert (options.connect_timeout, options.tracker_timeout) == (120.0, 120.0)
 
 
@@ -438,8 +438,8 @@ def test_a_timeout_may_be_a_timedelta() -> None:
         ({"worker_id": True}, "worker_id is True, must be a text or a whole number"),
         ({"bind": 3}, "bind is 3, must be a text"),
         ({"advertise": b"h"}, "advertise is b'h', must be a text"),
-        ({"connect_timeout": "x"}, "connect_timeout is 'x', must be a number of seconds or"),
-        ({"connect_timeout": 1 << 2000}, "FTCOMM_CONNECT_TIMEOUT is inf, must be"),
+        ({"tracker_timeout": "x"}, "tracker_timeout is 'x', must be a number of seconds or"),
+        ({"tracker_timeout": 1 << 2000}, "FTCOMM_TRACKER_TIMEOUT is inf, must be"),
         ({"tracker_timeout": True}, "tracker_timeout is True, must be a number of seconds or"),
         ({"tracker_timeout": np.timedelta64(1, "m")}, "tracker_timeout is .*timedelta64.*, must"),
         ({"expect": 3}, "expect is 3, must have values by name"),

@@ -145,7 +145,7 @@ def test_a_token_file_that_comes_later_is_waited_for(tmp_path: Path) -> None:
 def test_a_token_file_that_never_comes_ends_the_supervisor(tmp_path: Path) -> None:
     nobody = {"address": "127.0.0.1:9", "token_file": str(tmp_path / "token")}
     options = ("--worker-id", "0")
-    with supervise(nobody, *options, script="", FTCOMM_CONNECT_TIMEOUT="0.1") as supervisor:
+    with supervise(nobody, *options, script="", FTCOMM_TRACKER_TIMEOUT="0.1") as supervisor:
         _, said = supervisor.communicate(timeout=60)
     assert (supervisor.returncode, "No such file or directory" in said) == (64, True), said
 

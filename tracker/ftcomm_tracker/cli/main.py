@@ -2,7 +2,6 @@
 
 import logging
 import shutil
-from pathlib import Path
 from typing import Any
 
 import click
@@ -221,9 +220,8 @@ def main() -> None:
 @_RESUME_OPTION
 @with_options(SETTING_OPTIONS)
 @with_options(_LOG_OPTIONS)
-@click.option("--faults", envvar="FTCOMM_TRACKER_FAULTS", hidden=True)
-@click.option("--faults-log", envvar="FTCOMM_FAULTS_LOG", type=FILE, hidden=True)
-def serve(faults: str | None, faults_log: Path | None, **given: Any) -> None:
+@click.option("--faults", hidden=True)
+def serve(faults: str | None, **given: Any) -> None:
     """Serve one job until it ends; workers are started by others.
 
     Prints one line when it is ready: "ftcomm-tracker ready address=HOST:PORT job=ID
@@ -232,7 +230,7 @@ def serve(faults: str | None, faults_log: Path | None, **given: Any) -> None:
     """
     log_options = _log_options(given)
     serving = _serve_options(given)
-    run_and_exit(_serve, serving, faults, faults_log, log_options, say=log_options.say_error)
+    run_and_exit(_serve, serving, faults, log_options, say=log_options.say_error)
 
 
 @main.command(
@@ -295,15 +293,15 @@ Examples:
     "--token-file",
     type=FILE,
     help="The job's token [default: FTCOMM_TOKEN_FILE]. A file that does not exist yet is awaited"
-    " for FTCOMM_CONNECT_TIMEOUT, 60 s by default.",
+    " for --tracker-timeout.",
 )
 @with_options(_RESTART_OPTIONS)
 @with_options(_PREFORK_OPTIONS)
 @click.option(
     "--tracker-timeout",
     type=float,
-    help="Seconds to wait for a lost tracker that must say what the worker's end means"
-    " [default: FTCOMM_TRACKER_TIMEOUT, else 600].",
+    help="Seconds to wait for a tracker that is needed and does not answer"
+    " [default: FTCOMM_TRACKER_TIMEOUT, else 60 for the first answer, 600 for one that was lost].",
 )
 @with_options(_LOG_OPTIONS)
 @WORKER_COMMAND
@@ -340,9 +338,7 @@ async def _run(options: RunOptions) -> int:
     return await run_job(options)
 
 
-async def _serve(
-    options: ServeOptions, faults: str | None, faults_log: Path | None, log_options: LogOptions
-) -> int:
+async def _serve(options: ServeOptions, faults: str | None, log_options: LogOptions) -> int:
     async def serve_one_job(console: Console) -> int:
         del console  # the tracker's log is on it
         job = await open_job(options)
@@ -350,7 +346,7 @@ async def _serve(
         register(job, "serve", temporary=temporary)
         if faults:
             generation = job.journal.generation
-            job.server.faults = TrackerFaults(faults, faults_log, job.durable, generation)
+            job.server.faults = TrackerFaults(faults, job.durable, generation)
         status = await _serve_to_its_end(job)
         if status == 0:
             if temporary:
