@@ -98,7 +98,7 @@ class Job(Record):
         if self.plan.tracker_faults:
             faults = ",".join(self.plan.tracker_faults)
             options += ["--faults", f"{faults}>{self.folder / 'events'}"]
-        command = ["-m", "ftcomm_tracker", "serve", "-n", str(self.plan.n)]
+        command = [*self.plan.serve_command(), "-n", str(self.plan.n)]
         if rebuild_at:
             options = self._rebuild_options(rebuild_at)
             options += ["--lost", lost] if lost else []

@@ -287,7 +287,6 @@ MALFORMED = {
     "FTCOMM_LOG_LIMIT": ["-1", "2 gigs", "9" * 5000],
     "FTCOMM_ALGORITHM": ["fast"],
     "FTCOMM_TRANSPORT": ["infiniband"],
-    "FTCOMM_MAX_INCARNATIONS": ["0"],
 }
 
 

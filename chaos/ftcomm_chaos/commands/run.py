@@ -53,7 +53,7 @@ REFUSED = {  # options of `run` that are not for -o: why, and what to do
 }
 PATIENCE = ("max-restarts", "restart-window")  # not `serve`'s, but `supervise`'s
 LATE_SIGNALS_S = 0.05
-UNLIMITED = "1000000"  # incarnations, attempts: more than a run comes to
+UNLIMITED = "1000000"  # attempts: more than a run comes to
 EACH_VERSION = "1v"
 STORE_VARIABLE = "FTCOMM_CHECKPOINT"
 EPILOG = """\b
@@ -305,8 +305,7 @@ def _request(asked: GivenOptions) -> RunRequest:
         folder=Path("reference"),
         world_size=asked.world_size,
         command=_found_from_elsewhere(asked.command) if asked.chdir else asked.command,
-        # We kill as often as the plan says: the patience of a job is not what is tested.
-        options=("--max-incarnations", UNLIMITED, *options),
+        options=tuple(options),
         patience=("--max-restarts", "10", *patience),
         environment=_environment(),
         in_out=asked.chdir,

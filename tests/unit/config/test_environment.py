@@ -42,7 +42,6 @@ def test_settings_survive_the_wire() -> None:
         "replicas": "2",
         "local_replicas": "2",
         "log_limit": "2147483648",
-        "keep_by_all": "268435456",
         "algorithm": "auto",
         "algorithm_table": "default",
         "transport": "auto",
@@ -51,9 +50,7 @@ def test_settings_survive_the_wire() -> None:
         "form_within": "600.0",
         "replace_within": "600.0",
         "reattach_within": "30.0",
-        "max_incarnations": "100",
         "spares": "0",
-        "spare_fetch_rate": "104857600",
         "verify": "none",
         "replay": "on",
         "checksum": "none",
@@ -61,8 +58,11 @@ def test_settings_survive_the_wire() -> None:
         "checkpoint_every": "60s",
         "keep": "3",
         "journal": "",
-        "last_will": "60.0",
         "max_attempts": "100",
+        "keep_by_all": "268435456",
+        "max_incarnations": "100",
+        "spare_fetch_rate": "104857600",
+        "last_will": "60.0",
     }
 
 
@@ -89,7 +89,6 @@ def test_overrides_beat_variables_and_variables_beat_defaults() -> None:
         ("replicas", 1.5),
         ("local_replicas", -1),
         ("log_limit", 0),
-        ("keep_by_all", -1),
         ("algorithm", "tree"),
         ("transport", "carrier pigeon"),
         ("streams", 0),
@@ -97,7 +96,6 @@ def test_overrides_beat_variables_and_variables_beat_defaults() -> None:
         ("form_within", -1),
         ("replace_within", -1),
         ("reattach_within", float("inf")),
-        ("max_incarnations", 0),
         ("replay", "sometimes"),
     ],
 )
@@ -142,7 +140,7 @@ def test_an_unknown_or_malformed_setting_is_refused() -> None:
 
 def test_a_size_may_have_a_unit_in_a_variable_too() -> None:
     assert job_settings(environ={"FTCOMM_LOG_LIMIT": "1.5GiB"}).log_limit == 3 << 29
-    assert job_settings(environ={"FTCOMM_KEEP_BY_ALL": "64MiB"}).keep_by_all == 64 << 20
+    assert job_settings(environ={"FTCOMM_LOG_LIMIT": "64MiB"}).by_all_limit == 64 << 20
     assert load({"FTCOMM_LOG_LIMIT": "1 MiB"}).asked == (("log_limit", "1048576"),)
     for text in ("many", "1 PB", "9" * 400, "-1"):
         with pytest.raises(ConfigError, match=r"FTCOMM_LOG_LIMIT: .* is not a size such as"):
@@ -368,11 +366,13 @@ def test_a_token_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_every_job_setting_has_a_variable_and_a_line_of_help() -> None:
+    constants = ["keep_by_all", "max_incarnations", "spare_fetch_rate", "last_will"]
     fields = [field.name for field in dataclasses.fields(JobSettings)]
-    assert list(SETTINGS) == fields == [name for name, _ in JobSettings().to_wire()]
+    on_the_wire = [name for name, _ in JobSettings().to_wire()]
+    assert [*SETTINGS, *constants] == fields == on_the_wire
     assert {setting.variable for setting in SETTINGS.values()} <= set(VARIABLES)
     assert VARIABLES["FTCOMM_LOG_LIMIT"] == (
-        "job: bytes of results kept per worker between two checkpoints"
+        "job: results kept per worker between two checkpoints"
         " [1 to 1024TiB, such as 512MiB or 2GiB] (2GiB)"
     )
     assert variable_table().count("\n") == len(VARIABLES) + 1

@@ -1,12 +1,15 @@
 """Help, and what click completes."""
 
+import re
 import subprocess
 import sys
 
+import click
 import pytest
 
 from ftcomm import errors
 from ftcomm.config.environment import VARIABLES
+from ftcomm.config.setting_kinds import OptionGroup
 from ftcomm.protocol.position import START
 from ftcomm_tracker.cli.exit_codes import ExitCode, exit_codes
 from ftcomm_tracker.cli.main import main
@@ -39,6 +42,28 @@ def test_the_commands_are_listed_in_the_order_of_their_use() -> None:
     assert [text.index(f"\n  {name} ") for name in listed] == sorted(
         text.index(f"\n  {name} ") for name in listed
     )
+
+
+@pytest.mark.parametrize("command", ["run", "serve", "supervise"])
+def test_a_command_shows_its_basic_options_on_one_screen(command: str) -> None:
+    status, text = invoke(command, "--help")
+    rows = re.findall(r"^  --?\w", text, re.MULTILINE)
+    assert (status, len(rows) <= 15, "--help-all: all options" in text) == (0, True, True), text
+    if command == "run":
+        assert text.count("\n") <= 40
+        assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("command", ["run", "serve", "supervise"])
+def test_every_option_stands_under_its_group(command: str) -> None:
+    status, text = invoke(command, "--help-all")
+    heads = re.findall(r"^(\w+):$", text, re.MULTILINE)
+    groups = [group.value for group in OptionGroup]
+    assert (status, heads) == (0, [group for group in groups if group in heads])
+    shown = set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", text, re.MULTILINE))
+    options = [param for param in main.commands[command].params if isinstance(param, click.Option)]
+    assert shown - {"--help"} == {option.opts[-1] for option in options if not option.hidden}
+    assert text.index("\nJob:") < text.index("\nOutput:") < text.index("\nRecovery:")
 
 
 @pytest.mark.parametrize("row", exit_codes(), ids=lambda row: row.status)
