@@ -18,9 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
-import ftcomm_chaos.faults.disk_full
-import ftcomm_chaos.faults.namespace_faults
-import ftcomm_chaos.faults.process_faults
+import ftcomm_chaos.faults.network_faults
 import ftcomm_chaos.runner.losses.everything_lost
 import ftcomm_chaos.runner.losses.tracker_disk
 import ftcomm_chaos.runner.signal_faults  # noqa: F401 - these register their kinds
@@ -199,13 +197,12 @@ def kinds_table() -> str:
     """All kinds of faults as a Markdown table, for the documentation."""
     rows = ["| kind | targets | parameters | what happens |", "|---|---|---|---|"]
     for name, kind in sorted(KINDS.items()):
-        targets = "at a position only" if kind.only_at_position else _targets(kind)
         parameters = "; ".join(
-            f"`{key}` ({value.default}): {value.text}" for key, value in kind.parameters.items()
+            f"`{key}` ({value.choices[0]}): {value.text}" for key, value in kind.parameters.items()
         )
         lasting = "`for`" if kind.lasting else ""
         given = "; ".join(filter(None, [lasting, parameters]))
-        rows.append(f"| `{name}` | {targets} | {given} | {kind.text} |")
+        rows.append(f"| `{name}` | {_targets(kind)} | {given} | {kind.text} |")
     return "\n".join(rows)
 
 
@@ -219,7 +216,7 @@ def _entry(number: int, raw: Any, world_size: int) -> PlanEntry:
         field = "kind"
         kind = _kind(raw.get("kind"))
         field = "at"
-        at = _when(raw.get("at"), kind)
+        at = _when(raw.get("at"))
         field = "target"
         at, target = _target_of(at, kind, raw, world_size)
         field = "for"
@@ -263,10 +260,8 @@ def _said(at: When) -> str:
             assert_never(at)
 
 
-def _when(raw: Any, kind: FaultKind) -> When:
+def _when(raw: Any) -> When:
     if isinstance(raw, Mapping):
-        if kind.only_at_position and "position" not in raw:
-            raise ConfigError(f"names no position, as {kind.name} needs", remedy=_AT_REMEDY)
         if set(raw) == {"seconds"} and _is_seconds(raw["seconds"]):
             return AtSeconds(float(raw["seconds"]))
         if set(raw) == {"position"} and isinstance(raw["position"], str):
@@ -362,7 +357,7 @@ def _parameters(kind: FaultKind, raw: Any) -> dict[str, Any]:
         if name not in known:
             remedy = f"{kind.name} takes {', '.join(known) or 'none'}"
             raise ConfigError(f"name {name!r}, which is not known", remedy=remedy)
-    values = {name: parameter.default for name, parameter in known.items()}
+    values = {name: parameter.choices[0] for name, parameter in known.items()}
     for name, value in raw.items():
         try:
             values[name] = known[name].check(value)

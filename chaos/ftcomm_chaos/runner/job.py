@@ -131,7 +131,6 @@ class LiveJob(ABC):
     formed_at: float | None = None
     closed_at: dict[str, float] = field(default_factory=dict)
     tracker: JobProcess | None = None
-    tracker_may_end: bool = False
     attempts: list[AttemptRow] = field(default_factory=list)
     past_incidents: list[dict[str, Any]] = field(default_factory=list)
     trouble: list[str] = field(default_factory=list)  # of the run's store, in words
@@ -142,11 +141,6 @@ class LiveJob(ABC):
     _explained: Counter[str] = field(default_factory=Counter)  # by worker, ends that were told
 
     # --- what faults ask ----------------------------------------------------------------------
-
-    @property
-    def folder(self) -> Path:
-        """For the faults' own files."""
-        return self.run_with.folder
 
     @property
     def workers(self) -> tuple[str, ...]:
@@ -439,5 +433,5 @@ class LiveJob(ABC):
 
 def make_folders(spec: JobSpec) -> None:
     """Make the folders of a run; the tracker makes its own."""
-    for folder in (spec.folder, spec.out, spec.history, spec.folder / "faults"):
+    for folder in (spec.folder, spec.out, spec.history):
         folder.mkdir(mode=0o700, parents=True)

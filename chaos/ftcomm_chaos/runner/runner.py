@@ -106,10 +106,7 @@ async def _show_progress(
 
 
 def _preparation(spec: JobSpec, nursery: trio.Nursery, at_end: contextlib.ExitStack) -> Preparation:
-    folder, state_dir = spec.folder / "faults", spec.state_dir
-    return Preparation(
-        folder, spec.worker_ids, nursery, at_end, state_dir=state_dir, spares=spec.spare_ids
-    )
+    return Preparation(spec.worker_ids, nursery, at_end, spares=spec.spare_ids)
 
 
 def _job(
