@@ -6,7 +6,8 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -19,7 +20,6 @@ from ftcomm.config.job_settings import MAX_SPARES, SETTINGS
 from ftcomm.config.plurals import counted
 from ftcomm.errors import ConfigError
 from ftcomm.protocol.field_types import MAX_WORLD_SIZE
-from ftcomm_chaos.commands.progress_line import ProgressLine
 from ftcomm_chaos.commands.report_html import report_page
 from ftcomm_chaos.commands.report_text import document, report_text
 from ftcomm_chaos.faults.processes import adopt_orphans
@@ -33,6 +33,7 @@ from ftcomm_chaos.runner.session import RunRequest, RunSession, run_session
 from ftcomm_chaos.runner.spot_trace import losses, read_trace
 from ftcomm_tracker.cli.main import run as run_job
 from ftcomm_tracker.cli.options import COMMAND_LAST, WORKER_COMMAND
+from ftcomm_tracker.launcher.live_area import LiveArea
 from ftcomm_tracker.server.open_job import naming_options
 
 _UNITS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
@@ -52,6 +53,7 @@ REFUSED = {  # options of `run` that are not for -o: why, and what to do
 }
 PATIENCE = ("max-restarts", "restart-window")  # not `serve`'s, but `supervise`'s
 REPORT = "report.json"  # in the folder of --keep
+LOG_EVERY_S = 60.0  # of a session whose output is not a terminal
 LATE_SIGNALS_S = 0.05
 UNLIMITED = "1000000"  # attempts: more than a run comes to
 EACH_VERSION = "1v"
@@ -86,6 +88,41 @@ class Duration(click.ParamType[float]):
 
 
 TIME = Duration()
+
+
+class ProgressLine:
+    """Writes lines that stay, and one line of progress.
+
+    On a terminal the progress is redrawn in place.  Elsewhere, as in a log of CI, it becomes a line
+    of its own once in `LOG_EVERY_S`.
+    """
+
+    def __init__(
+        self,
+        *,
+        is_terminal: bool,
+        clock: Callable[[], float] = time.monotonic,
+        width: Callable[[], int] | None = None,
+    ) -> None:
+        """Args: `width` is of the terminal, in columns; None asks it."""
+        self._area = LiveArea(width) if is_terminal else None
+        self._clock = clock
+        self._logged_at = clock()
+
+    def say(self, text: str) -> None:
+        """Write a line that stays; the progress goes, since it is of what came before."""
+        if self._area is not None:
+            click.echo(self._area.erase(), err=True, nl=False)
+        click.echo(f"ftcomm-chaos: {printable(text)}", err=True)
+        self._logged_at = self._clock()
+
+    def show(self, text: str) -> None:
+        """Show the progress of a run, in place of what was shown before."""
+        if self._area is not None:
+            self._area.set_status(f"ftcomm-chaos:   {printable(text)}")
+            click.echo(self._area.erase() + self._area.draw(), err=True, nl=False)
+        elif self._clock() >= self._logged_at + LOG_EVERY_S:
+            self.say(f"  {text}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from typing import Any
 import click
 
 import ftcomm
-from ftcomm.config.environment import WorkerOptions
+from ftcomm.config.environment import VARIABLES, WorkerOptions
 from ftcomm.config.setting_kinds import OptionGroup
 from ftcomm.errors import ConfigError, exit_code_of
 from ftcomm_tracker.cli.checkpoint_commands import checkpoint
-from ftcomm_tracker.cli.help_commands import help_command
+from ftcomm_tracker.cli.exit_codes import exit_code_lines
 from ftcomm_tracker.cli.kill_command import kill
 from ftcomm_tracker.cli.list_command import list_jobs
 from ftcomm_tracker.cli.operator_commands import doctor, explain, status, stop
@@ -476,6 +476,37 @@ def _preload(given: dict[str, Any]) -> tuple[str, ...] | None:
 def _log_options(given: dict[str, Any]) -> LogOptions:
     """Takes them out of `given`, whose other options are settings."""
     return LogOptions(given.pop("log_format"), given.pop("log_dir"))
+
+
+def environment_lines() -> str:
+    """Every variable with its meaning."""
+    return "\n".join(f"{name}\n    {meaning}" for name, meaning in VARIABLES.items())
+
+
+TOPICS: dict[str, Callable[[], str]] = {
+    "exit-codes": exit_code_lines,
+    "environment": environment_lines,
+}
+
+
+@click.command("help", short_help="Explain a command, exit-codes or environment.")
+@click.argument("topic", required=False, metavar="[COMMAND | exit-codes | environment]")
+@click.pass_context
+def help_command(ctx: click.Context, topic: str | None) -> None:
+    """Explain a command, the exit statuses, or the environment variables."""
+    assert ctx.parent is not None
+    group = ctx.parent.command
+    assert isinstance(group, click.Group)
+    if topic is None:
+        click.echo(group.get_help(ctx.parent))
+    elif topic in TOPICS:
+        click.echo(TOPICS[topic]())
+    elif topic in group.commands:
+        command = group.commands[topic]
+        click.echo(command.get_help(click.Context(command, info_name=topic, parent=ctx.parent)))
+    else:
+        known = ", ".join([*TOPICS, *group.commands])
+        raise click.UsageError(f"there is no help on {topic!r}; there is on {known}")
 
 
 for command in (status, explain, doctor, kill, stop, list_jobs, checkpoint, help_command):
