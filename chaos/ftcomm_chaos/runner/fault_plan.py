@@ -31,12 +31,12 @@ from ftcomm_tracker.server.fault_injection import parse_tracker_faults
 
 LONGEST_S = 7 * 86400.0  # a plan for longer than a week is a slip
 MAX_ENTRIES = 10_000
+MANY = 1_000_000  # times that a fault comes: to the end of the run
 RANK_VERSION_SEQNO = 3  # numbers before the incarnation in an address of the library
 NOTE = "note"  # what the library does at a position for faults that it cannot do itself
 # Points at which a process has not been told how many incarnations were before its own.
 BEFORE_FIRST_PLAN = ("connected", "authenticated")
 _ENTRY_FIELDS = ("at", "kind", "target", "for", "parameters")
-_EVERY_FIELDS = ("every", "from", "until", "count", "overlap")
 _AT_REMEDY = (
     'write {"seconds": S}, {"every": S} or {"position": "rank.version.seqno.restarts@point"}'
 )
@@ -55,17 +55,11 @@ class Every:
 
     Attributes:
         every_s: the mean pause.
-        from_s: nothing before.
-        until_s: nothing after.
         count: at most so many times.
-        overlap: also while the job recovers from an earlier fault; else it is waited for.
     """
 
     every_s: float
-    from_s: float = 0.0
-    until_s: float = LONGEST_S
-    count: int = 1_000_000
-    overlap: bool = False
+    count: int = MANY
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,26 +260,20 @@ def _when(raw: Any) -> When:
             return AtSeconds(float(raw["seconds"]))
         if set(raw) == {"position"} and isinstance(raw["position"], str):
             return AtPosition(raw["position"])
-        if "every" in raw and set(raw) <= set(_EVERY_FIELDS):
+        if "every" in raw and set(raw) <= {"every", "count"}:
             return _every(raw)
         if "every" in raw:
-            remedy = f"beside every, use {', '.join(_EVERY_FIELDS[1:])}"
-            raise ConfigError(f"is {_short(raw)}", remedy=remedy)
+            raise ConfigError(f"is {_short(raw)}", remedy="beside every, use count")
     raise ConfigError(f"is {_short(raw)}", remedy=_AT_REMEDY)
 
 
 def _every(raw: Mapping[str, Any]) -> Every:
-    default = Every(0.0)
-    every_s, from_s = raw["every"], raw.get("from", default.from_s)
-    until_s, count = raw.get("until", default.until_s), raw.get("count", default.count)
-    overlap = raw.get("overlap", default.overlap)
-    if not (_is_seconds(every_s) and every_s > 0 and _is_seconds(from_s) and _is_seconds(until_s)):
-        raise ConfigError(f"is {_short(raw)}: every, from and until are seconds")
+    every_s, count = raw["every"], raw.get("count", MANY)
+    if not (_is_seconds(every_s) and every_s > 0):
+        raise ConfigError(f"is {_short(raw)}: every is seconds")
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise ConfigError(f"is {_short(raw)}: count is a whole number from 1")
-    if not isinstance(overlap, bool):
-        raise ConfigError(f"is {_short(raw)}: overlap is true or false")
-    return Every(float(every_s), float(from_s), float(until_s), count, overlap)
+    return Every(float(every_s), count)
 
 
 def _lasts(kind: FaultKind, raw: Any) -> float | None:

@@ -27,7 +27,7 @@ AT = {"seconds": 1}
 def test_a_plan_of_every_form_is_understood() -> None:
     plan = [
         {"at": {"seconds": 3}, "kind": "sigkill", "target": 2},
-        {"at": {"every": 2, "count": 10, "overlap": True}, "kind": "sigterm"},
+        {"at": {"every": 2, "count": 10}, "kind": "sigterm"},
         {"at": {"seconds": 5.5}, "kind": "sigstop", "target": [0, 1], "for": 1.5},
         {"at": {"position": "2.1.0.0@half_sent"}, "kind": "sigkill"},
         {"at": {"position": "1.-1.0.1@enter#3"}, "kind": "sigterm"},
@@ -44,7 +44,7 @@ def test_a_plan_of_every_form_is_understood() -> None:
         "fault 6: tracker_kill for tracker at 1.2@plan_sent#2",
         "fault 7: tracker_kill for tracker at 8 s",
     ]
-    assert entries[1].at == Every(2.0, count=10, overlap=True)
+    assert entries[1].at == Every(2.0, count=10)
     assert [entry.for_s for entry in entries] == [None, None, 1.5, None, None, 0.5, 1.0]
     assert library_faults(entries) == "2.1.0.0@half_sent=kill,1.-1.0.1@enter#3=note"
     assert tracker_faults(entries) == "1.2@plan_sent#2"
@@ -83,10 +83,9 @@ def test_what_comes_before_processes_are_counted_is_for_a_workers_first_process(
         ({"at": {"every": 0}, "kind": "sigkill"}, "at is"),
         (
             {"at": {"every": 1, "till": 9}, "kind": "sigkill"},
-            "beside every, use from, until, count",
+            "beside every, use count",
         ),
         ({"at": {"every": 1, "count": 0}, "kind": "sigkill"}, "count is a whole number from 1"),
-        ({"at": {"every": 1, "overlap": 1}, "kind": "sigkill"}, "overlap is true or false"),
         ({"at": AT, "kind": "sigkill", "target": 4}, "names worker 4 - there are workers 0 to 3"),
         ({"at": AT, "kind": "sigkill", "target": []}, "target is [] - write a worker's number"),
         ({"at": AT, "kind": "sigkill", "target": [-1]}, "target is [-1]"),
