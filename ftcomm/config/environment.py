@@ -181,8 +181,6 @@ class WorkerOptions:
         bind: str | None = None,
         advertise: str | None = None,
         spare: bool | None = None,
-        faults: str | None = None,
-        log: str | None = None,
         asked: Mapping[str, Any] | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> "WorkerOptions":
@@ -198,7 +196,7 @@ class WorkerOptions:
         token_path = token_file or env.get("FTCOMM_TOKEN_FILE")
         history = env.get("FTCOMM_HISTORY")
         patience = _seconds("tracker_timeout", tracker_timeout, env)
-        planned, _, record = (faults or env.get("FTCOMM_FAULTS") or "").partition(RECORDED_IN)
+        planned, _, record = (env.get("FTCOMM_FAULTS") or "").partition(RECORDED_IN)
         own_id = _id_text(worker_id) or env.get("FTCOMM_WORKER_ID") or env.get(variable or "")
         return cls(
             routes=_routes(named, size),
@@ -214,7 +212,7 @@ class WorkerOptions:
             faults=planned.strip() or None,
             faults_log=record.strip() or None,
             history=_file(history, "FTCOMM_HISTORY"),
-            log_level=log or env.get("FTCOMM_LOG") or None,
+            log_level=env.get("FTCOMM_LOG") or None,
             scheduler_size=size,
             lonely=variable if not named and size is None else None,
             asked=_asked(asked or {}, env),

@@ -235,9 +235,9 @@ def test_arguments_beat_the_environment() -> None:
         log_level="debug",
     )
     assert load(environ) == from_environment
-    changed = load(environ, tracker="b:3", worker_id="arg", tracker_timeout=1, log="info")
+    changed = load(environ, tracker="b:3", worker_id="arg", tracker_timeout=1)
     assert (changed.routes, changed.worker_id) == ((("b", 3),), "arg")
-    assert (changed.connect_timeout, changed.log_level) == (1.0, "info")
+    assert (changed.connect_timeout, changed.tracker_timeout) == (1.0, 1.0)
 
 
 @pytest.mark.parametrize(
