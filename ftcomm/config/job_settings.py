@@ -16,7 +16,6 @@ from ftcomm.config.setting_kinds import (
     AlgorithmTableText,
     ByteSize,
     Choice,
-    FolderName,
     Number,
     OptionGroup,
     Period,
@@ -176,14 +175,6 @@ class JobSettings:
         WholeNumber("newest checkpoints that stay in it", 1, 1_000_000),
         OptionGroup.CHECKPOINTS,
     ] = 3
-    journal: Annotated[
-        str,
-        FolderName(
-            "a directory on each host to which workers append results, so that a job which has"
-            " lost everything continues beyond its checkpoint; empty for none"
-        ),
-        OptionGroup.RECOVERY,
-    ] = ""
     max_attempts: Annotated[
         int,
         WholeNumber("attempts after losses of everything", 1, 1_000_000),

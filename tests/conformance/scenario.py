@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.conformance.bench import Bench
-from tests.conformance.forker import die_with_parent
 from tests.conformance.harness import Job
 from tests.conformance.plans import ROOT, WALL_S, BrokenError, Plan, worker_environment
 from tests.conformance.verdict import Event
+from tests.helpers.forker import die_with_parent
 from tests.helpers.unused_port import unused_port
 
 Run = Callable[[Bench], None]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ftcomm.errors import ConfigError
-from tests.conformance.forker import die_with_parent
 from tests.conformance.plans import worker_environment
+from tests.helpers.forker import die_with_parent
 from tests.network_faults.jobs import Reference, job
 from tests.network_faults.small_disk import SmallDisk, missing
 

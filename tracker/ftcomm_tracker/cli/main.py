@@ -23,7 +23,6 @@ from ftcomm_tracker.cli.options import (
     HELP_NAMES,
     WORKER_COMMAND,
     GroupedCommand,
-    GroupedOption,
     NumberInRange,
     option,
     run_and_exit,
@@ -138,24 +137,6 @@ _RESTART_OPTIONS = (
         default=RESTART_WINDOW_S,
         help="After this time a death does not count any more for --max-restarts"
         f" [default: {RESTART_WINDOW_S:g}]",
-    ),
-)
-
-_PREFORK_OPTIONS = (
-    click.option(
-        "--prefork",
-        cls=GroupedOption,
-        group=OptionGroup.RECOVERY,
-        is_flag=True,
-        help="Fork the workers from a process that has imported numpy and ftcomm, so that a worker"
-        " restarts in milliseconds. Linux; COMMAND must be a Python script.",
-    ),
-    click.option(
-        "--preload",
-        cls=GroupedOption,
-        group=OptionGroup.RECOVERY,
-        metavar="MODULES",
-        help="With --prefork: modules to import there too, such as torch,mypackage.model.",
     ),
 )
 
@@ -279,7 +260,6 @@ def serve(faults: str | None, **given: Any) -> None:
 @with_options(SETTING_OPTIONS)
 @_RESUME_OPTION
 @with_options(_RESTART_OPTIONS)
-@with_options(_PREFORK_OPTIONS)
 @with_options(_LOG_OPTIONS)
 @WORKER_COMMAND
 def run(command: tuple[str, ...], **given: Any) -> None:
@@ -291,9 +271,8 @@ def run(command: tuple[str, ...], **given: Any) -> None:
     """
     log_options = _log_options(given)
     restarts = _restart_limits(given)
-    preload = _preload(given)
     serving = _serve_options(given)
-    options = RunOptions(serving, command, restarts, preload, log_options)
+    options = RunOptions(serving, command, restarts, log_options)
     run_and_exit(_run, options, say=log_options.say_error)
 
 
@@ -328,7 +307,6 @@ Examples:
     help="The job's token, which is waited for [default: FTCOMM_TOKEN_FILE]",
 )
 @with_options(_RESTART_OPTIONS)
-@with_options(_PREFORK_OPTIONS)
 @option(
     OptionGroup.NETWORK,
     "--tracker-timeout",
@@ -350,8 +328,8 @@ def supervise(command: tuple[str, ...], **given: Any) -> None:
     job, of the worker that lost its place, or 128 + a signal.
     """
     log_options = _log_options(given)
-    limits = (_restart_limits(given), _preload(given))
-    run_and_exit(_supervise, command, *limits, given, log_options, say=log_options.say_error)
+    restarts = _restart_limits(given)
+    run_and_exit(_supervise, command, restarts, given, log_options, say=log_options.say_error)
 
 
 async def _run(options: RunOptions) -> int:
@@ -425,13 +403,12 @@ async def _serve_to_its_end(job: OpenJob) -> int:
 async def _supervise(
     command: tuple[str, ...],
     restarts: RestartLimits,
-    preload: tuple[str, ...] | None,
     given: dict[str, Any],
     log_options: LogOptions,
 ) -> int:
     with naming_options(given):
         worker = WorkerOptions.load(**given)
-    options = SuperviseOptions(worker, command, restarts, preload, log_options)
+    options = SuperviseOptions(worker, command, restarts, log_options)
     return await supervise_worker(options)
 
 
@@ -462,15 +439,6 @@ def _serve_options(given: dict[str, Any]) -> ServeOptions:
 def _restart_limits(given: dict[str, Any]) -> RestartLimits:
     """Takes them out of `given`, whose other options are settings."""
     return RestartLimits(given.pop("max_restarts"), given.pop("restart_window"))
-
-
-def _preload(given: dict[str, Any]) -> tuple[str, ...] | None:
-    """Take the modules of --preload out of `given`; None without --prefork."""
-    prefork, names = given.pop("prefork"), given.pop("preload")
-    if not prefork and names is not None:
-        raise click.UsageError("--preload needs --prefork")
-    modules = tuple(name.strip() for name in (names or "").split(",") if name.strip())
-    return modules if prefork else None
 
 
 def _log_options(given: dict[str, Any]) -> LogOptions:

@@ -11,7 +11,6 @@ from ftcomm.config.setting_kinds import (
     AlgorithmTableText,
     ByteSize,
     Choice,
-    FolderName,
     Number,
     Period,
     StoreName,
@@ -77,8 +76,6 @@ def _parser_of(setting: Setting) -> tuple[click.ParamType[Any], str | None]:
             return Size(), "SIZE"
         case StoreName():
             return SettingText(setting), "STORE"
-        case FolderName():
-            return SettingText(setting), "DIR"
         case Period():
             return SettingText(setting), "TIME"
         case WholeNumber():
