@@ -273,7 +273,7 @@ class Communicator:
         Raises:
             CollectiveMismatchError: the states or the arguments of two ranks differ.
             ConfigError: `durable`, and the job has no store.
-            StateChangedError: with ``FTCOMM_DEBUG=checkpoints``, a lazy state was written to.
+            StateChangedError: with ``FTCOMM_VERIFY=checkpoints``, a lazy state was written to.
         """
         return self._checkpoints.save(state, local, lazy=lazy, durable=durable, deadline=deadline)
 

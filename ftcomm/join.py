@@ -41,7 +41,6 @@ def init(
     worker_id: str | int | None = None,
     token_file: str | Path | None = None,
     detect_within: float | None = None,
-    connect_timeout: float | dt.timedelta | None = None,
     tracker_timeout: float | dt.timedelta | None = None,
     bind: str | None = None,
     advertise: str | None = None,
@@ -60,8 +59,8 @@ def init(
             another worker then.
         token_file: file with the job's token; default ``FTCOMM_TOKEN_FILE``.
         detect_within: seconds; only checked against the job's own value.
-        connect_timeout: seconds or a timedelta to wait for a tracker that is not up yet (60).
-        tracker_timeout: the same for a lost tracker that is needed (600).
+        tracker_timeout: seconds or a timedelta to wait for a tracker that is needed and does not
+            answer (60 for the first answer, 600 for one that was lost).
         bind: address or address:port to listen on; default: that of the control connection, and
             a free port.
         advertise: address or address:port to tell the others, where it differs.
@@ -85,7 +84,6 @@ def init(
         tracker=tracker,
         worker_id=worker_id,
         token_file=token_file,
-        connect_timeout=connect_timeout,
         tracker_timeout=tracker_timeout,
         bind=bind,
         advertise=advertise,
@@ -161,10 +159,7 @@ def _alone(options: WorkerOptions) -> Communicator:
             " do; set FTCOMM_TRACKER to host:port, or to none if that is meant",
             options.lonely,
         )
-    return Communicator(
-        SingleProcessEngine(job_settings({}), watches_states=options.debug is not None),
-        options.worker_id or "solo",
-    )
+    return Communicator(SingleProcessEngine(job_settings({})), options.worker_id or "solo")
 
 
 def _join(options: WorkerOptions, place: Place) -> Communicator:

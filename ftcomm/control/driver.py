@@ -343,7 +343,7 @@ class Driver:
             tracker_timeout=self.hub.options.tracker_timeout,
             reattach_within=settings.reattach_within,
             keeps_results=settings.keeps_results,
-            keep_by_all=settings.keep_by_all,
+            keep_by_all=settings.by_all_limit,
         )
         core.contact.set_limits(limits)
 
