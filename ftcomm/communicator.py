@@ -341,7 +341,7 @@ class Communicator:
         Args:
             x: array-like of one dtype and shape on all ranks; never written.
             op: sum prod min max mean band bor bxor land lor or an `ftcomm.Op`, a builtin such as
-                `sum`, or a function of (accumulator, operand); see `ftcomm.reduction`.
+                `sum`, or a function that `ftcomm.reduction` declares.
             out: where to put the result: same dtype and shape, C-contiguous, writable; unchanged
                 if the call raises, unless the job runs with ``replay=off``. May be `x` itself.
             copy: False returns a read-only view of the log's own memory, the host's for large ones

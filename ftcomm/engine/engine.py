@@ -99,7 +99,6 @@ class DistributedEngine:
             grouping=core.view.grouping,
             algorithm=settings.algorithm,
             table=settings.table,
-            pythons=lambda: tuple(member.python for member in core.view.members),
         )
 
     @property

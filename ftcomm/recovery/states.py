@@ -111,7 +111,6 @@ class Identity:
     pid: int = 0
     start: int = 0
     group: int = 0
-    python: str = ""
     zone: str = ""
     spare: bool = False
 

@@ -153,7 +153,9 @@ def test_a_function_that_needs_whole_arrays_sees_them_in_rank_order():
         return accumulator * 10 + operand  # associative only digit by digit: order is visible
 
     reducer = make_reducer(
-        reduction(first_wins, elementwise=False, commutative=False), np.dtype("int64"), shape=(4, 2)
+        reduction(first_wins, name="first", elementwise=False, commutative=False),
+        np.dtype("int64"),
+        shape=(4, 2),
     )
     sources = [np.full(8, rank + 1, np.int64) for rank in range(2)]
     schedules = [doubling_allreduce(2, rank, 8) for rank in range(2)]

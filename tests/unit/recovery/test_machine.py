@@ -63,9 +63,9 @@ from tests.unit.recovery.worker_scenario import (
 
 
 def test_a_fresh_worker_introduces_itself_reports_nothing_and_runs() -> None:
-    identity = Identity("w0", NONCE, "h", "127.0.0.1", 1000, python="CPython 3")
+    identity = Identity("w0", NONCE, "h", "127.0.0.1", 1000)
     core = WorkerMachine(identity, MachineLimits(), now=0.0)
-    hello = Hello("w0", NONCE, 0, "h", "127.0.0.1", 1000, 0, 0, (), False, b"", python="CPython 3")
+    hello = Hello("w0", NONCE, 0, "h", "127.0.0.1", 1000, 0, 0, (), False, b"")
     assert core.handle(Attached(), now=0.0) == [SendControl(hello)]
     assert hear(core, Welcome("job", 1, 1, 2, 0, ())) == [Wake()]
     assert core.progress.begin(SIG, "t.py:1") is NextStep.WAIT

@@ -68,7 +68,7 @@ def test_an_object_that_is_called_needs_a_name() -> None:
         def __call__(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
             return a + b
 
-    with pytest.raises(TypeError, match="op is an object of type Adder, which has no Python code"):
+    with pytest.raises(TypeError, match="op is an object of type Adder, which is not declared"):
         builder().allreduce(np.zeros(3), CallOptions(Adder()), SITE)
     named = reduction(Adder(), name="adder")
     call = builder().allreduce(np.zeros(3), CallOptions(named), SITE)
@@ -81,7 +81,7 @@ def test_an_unknown_algorithm_is_refused_by_name() -> None:
 
 
 def test_a_wish_of_the_whole_job_is_not_for_reductions_that_go_one_way_only() -> None:
-    op = reduction(np.matmul, elementwise=False, commutative=False)
+    op = reduction(np.matmul, name="matmul", elementwise=False, commutative=False)
     call = builder(algorithm="ring").allreduce(np.zeros((2, 2)), CallOptions(op), SITE)
     assert call.form.schedule is not None
     assert call.form.schedule.algorithm is Algorithm.RECURSIVE_DOUBLING

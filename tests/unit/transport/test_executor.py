@@ -136,7 +136,9 @@ def test_a_function_sees_whole_arrays_in_rank_order(count):
 
     dtype = np.dtype("i8")
     reducer = make_reducer(
-        reduction(decimal, elementwise=False, commutative=False), dtype, shape=(2, count // 2)
+        reduction(decimal, name="decimal", elementwise=False, commutative=False),
+        dtype,
+        shape=(2, count // 2),
     )
     with harness.group(2) as ranks:
         schedules = [doubling_allreduce(2, rank, count) for rank in range(2)]
