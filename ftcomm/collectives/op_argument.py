@@ -150,7 +150,7 @@ class Reduction:
 
     @property
     def hash(self) -> int:
-        """What the signature has of the name, and of what the function needs."""
+        """Hash of the name and of the needs of the function, for the signature."""
         needs = (self.name, self.elementwise, self.commutative, self.in_place, self.itemsize)
         raw = hashlib.sha256(ascii(needs).encode()).digest()
         return int.from_bytes(raw[:HASH_BYTES], "little")

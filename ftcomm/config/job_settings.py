@@ -9,11 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Final, get_args
 
-from ftcomm.config.algorithm_table import BUILT_IN, AlgorithmTable, table_in_text
 from ftcomm.config.setting_kinds import (
     GIB,
     MIB,
-    AlgorithmTableText,
     ByteSize,
     Choice,
     FolderName,
@@ -81,10 +79,6 @@ class JobSettings:
             ("auto", "ring", "recursive_doubling", "halving_doubling", "hierarchical"),
         ),
     ] = "auto"
-    algorithm_table: Annotated[
-        str,
-        AlgorithmTableText("a file, TOML or JSON, by which auto chooses; see docs/algorithms.md"),
-    ] = BUILT_IN
     transport: Annotated[
         str,
         Choice(
@@ -213,11 +207,6 @@ class JobSettings:
                 "FTCOMM_CHECKPOINT needs the results before load_checkpoint(), and FTCOMM_REPLAY is"
                 " 'off': nothing is kept; choose one of the two"
             )
-
-    @property
-    def table(self) -> AlgorithmTable:
-        """Table that ``algorithm_table`` names."""
-        return table_in_text(self.algorithm_table)
 
     @property
     def heartbeat_every(self) -> float:

@@ -5,7 +5,6 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ftcomm.config.algorithm_table import table_in_text
 from ftcomm.config.checkpoint_period import CheckpointPeriod
 from ftcomm.errors import ConfigError
 
@@ -243,26 +242,6 @@ class Period(SettingKind):
     @property
     def values(self) -> str:
         return "such as 60s, 5m, 1h or 10v"
-
-
-@dataclass(frozen=True, slots=True)
-class AlgorithmTableText(SettingKind):
-    """An algorithm table in one line; a person names a file that holds it."""
-
-    def read(self, name: str, text: str) -> str:
-        del name
-        return text
-
-    def check(self, name: str, value: Any) -> None:
-        must_be_text(name, value)
-        table_in_text(value)
-
-    def canonical(self, value: Any) -> str:
-        return str(value)
-
-    @property
-    def values(self) -> str:
-        return "default, or the name of a TOML or JSON file"
 
 
 def variable_of(name: str) -> str:

@@ -98,7 +98,6 @@ class DistributedEngine:
             world_size=core.contact.world_size,
             grouping=core.view.grouping,
             algorithm=settings.algorithm,
-            table=settings.table,
         )
 
     @property

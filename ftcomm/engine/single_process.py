@@ -47,7 +47,7 @@ class SingleProcessEngine:
         self.replicas = settings.replicas
         self.keeps_results = settings.keeps_results
         self.call_deadline = settings.call_deadline or None
-        self.group = Group(0, 1, (0,), settings.algorithm, settings.table)
+        self.group = Group(0, 1, (0,), settings.algorithm)
 
     def lend(self, count: int, dtype: AnyDtype) -> Array:
         """Memory for a result that the user gets."""

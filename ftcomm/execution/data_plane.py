@@ -351,7 +351,7 @@ class DataPlane:
 
     def schedule(self, kind: Kind, count: int, itemsize: int, root: int = -1) -> Schedule:
         """The schedule of a stage of `count` elements of so many bytes."""
-        core, settings = self._core, self._hub.settings
+        core = self._core
         return schedule_for(
             kind,
             core.contact.world_size,
@@ -360,7 +360,6 @@ class DataPlane:
             itemsize,
             root=root,
             grouping=core.view.grouping,
-            table=settings.table,
         )
 
     def run(

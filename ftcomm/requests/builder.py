@@ -22,7 +22,6 @@ from ftcomm.collectives.op_argument import (
 from ftcomm.collectives.reductions import Reducer, make_reducer, op_code
 from ftcomm.collectives.schedules.schedule import Schedule
 from ftcomm.collectives.selection import SCHEDULES_KEPT, allgatherv_schedule, schedule_for
-from ftcomm.config.algorithm_table import AlgorithmTable
 from ftcomm.config.plurals import counted
 from ftcomm.memory.pool import Array, LoggedResult
 from ftcomm.protocol.frame_header import make_suffix
@@ -94,15 +93,13 @@ class Group:
         rank: this worker's rank.
         world_size: number of ranks.
         grouping: which ranks shared a host when the group formed.
-        algorithm: the job's own choice of algorithm, ``auto`` for the table's.
-        table: the choices of ``auto``.
+        algorithm: the job's own choice of algorithm, or ``auto``.
     """
 
     rank: int
     world_size: int
     grouping: Grouping
     algorithm: str
-    table: AlgorithmTable
 
 
 class UnprovenBroadcasts:
@@ -500,7 +497,6 @@ class RequestBuilder:
     def _schedule(self, kind: Kind, count: int, itemsize: int, **choice: Any) -> Schedule:
         group = self.group
         choice["grouping"] = group.grouping
-        choice["table"] = group.table
         return schedule_for(kind, group.world_size, group.rank, count, itemsize, **choice)
 
     def kept(self, key: object, make: Callable[[], CollectiveSpec]) -> CollectiveSpec:

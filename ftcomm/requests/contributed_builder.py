@@ -113,7 +113,6 @@ class ContributedBuilder:
             algorithm=wish,
             whole=reducer.whole,
             grouping=group.grouping,
-            table=group.table,
         )
         return make_form(
             Kind.REDUCE_SCATTER,
@@ -284,7 +283,6 @@ class ContributedBuilder:
             len(sendbuf),
             sendbuf.itemsize,
             grouping=self._group.grouping,
-            table=self._group.table,
         )
         return make_form(
             Kind.ALLTOALL,

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from ftcomm.config.algorithm_table import DEFAULT_TABLE
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.diagnostics.history import Ended, Entered, Planned, Returned, Started
 from ftcomm.diagnostics.history import encode as recorded
@@ -390,19 +389,6 @@ def tokens() -> dict[str, bytes]:
 def settings() -> dict[str, bytes]:
     lines = (f"{name}={text}" for name, text in JobSettings().to_wire())
     return {"defaults": "\n".join(lines).encode()}
-
-
-def table_lines() -> dict[str, bytes]:
-    return {"built-in": DEFAULT_TABLE.to_text().encode(), "name": b"default"}
-
-
-def table_files() -> dict[str, bytes]:
-    """The first byte says which format it is."""
-    row = {"up_to_ranks": 4, "algorithms": [{"from_bytes": 0, "use": "chain"}]}
-    return {
-        "toml": b"t" + DEFAULT_TABLE.to_toml().encode(),
-        "json": b"j" + json.dumps({"broadcast": [row]}).encode(),
-    }
 
 
 def environments() -> dict[str, bytes]:

@@ -3,10 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-from ftcomm.config.algorithm_table import DEFAULT_TABLE
 from ftcomm.requests.builder import Group, RequestBuilder
 
-GROUP = Group(0, 3, (), "auto", DEFAULT_TABLE)
+GROUP = Group(0, 3, (), "auto")
 
 
 def builder(**changes: Any) -> RequestBuilder:

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from ftcomm.config.algorithm_table import table_in_file
-
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
@@ -177,33 +175,6 @@ def test_the_cost_of_durable_checkpoints_is_measured_beside_a_job_without() -> N
     ]
     versions = {line["store"]: line["versions"] for line in lines}
     assert (versions["good"] > 0, versions["errors"], versions["full"]) == (True, 0, 0)
-
-
-@pytest.mark.slow
-def test_algorithms_are_measured_and_a_table_is_written_that_a_job_takes(tmp_path: Path) -> None:
-    path = tmp_path / "table.toml"
-    run_two = (sys.executable, "-m", "ftcomm_tracker", "run", "-n", "2")
-    script = (sys.executable, str(BENCHMARKS / "tune.py"), "--sizes", "64,4096", "--rounds", "1")
-    for more in (("--into", str(path)), ("--json", "--kinds", "broadcast")):
-        table = ("--algorithm-table", str(path)) if path.exists() else ()
-        done = subprocess.run(
-            [*run_two, *table, "--", *script, *more],
-            env={**os.environ, "PYTHONPATH": PATHS},
-            capture_output=True,
-            text=True,
-            timeout=110,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-    assert table_in_file(path.read_bytes(), "t.toml").allreduce[0].up_to_ranks == 2
-    lines = [line.removeprefix("[0] ") for line in done.stdout.splitlines() if "{" in line]
-    machine, *figures, written = map(json.loads, lines)
-    assert "machine" in machine
-    assert [(line["kind"], line["nbytes"]) for line in figures] == [
-        ("broadcast", 64),
-        ("broadcast", 4096),
-    ]
-    assert written["table"].startswith("allreduce 2:0=")
 
 
 @pytest.mark.slow

@@ -44,7 +44,6 @@ def test_settings_survive_the_wire() -> None:
         "log_limit": "2147483648",
         "keep_by_all": "268435456",
         "algorithm": "auto",
-        "algorithm_table": "default",
         "transport": "auto",
         "streams": "1",
         "call_deadline": "0.0",
@@ -445,7 +444,7 @@ def test_a_timeout_may_be_a_timedelta() -> None:
         ({"expect": 3}, "expect is 3, must have values by name"),
         ({"expect": {1: 2}}, "expect is {1: 2}, must have values by name"),
         ({"expect": {"checkpoint_every": 60}}, "FTCOMM_CHECKPOINT_EVERY is 60, must be a text"),
-        ({"expect": {"algorithm_table": 5}}, "FTCOMM_ALGORITHM_TABLE is 5, must be a text"),
+        ({"expect": {"checkpoint_every": 5}}, "FTCOMM_CHECKPOINT_EVERY is 5, must be a text"),
     ],
     ids=str,
 )

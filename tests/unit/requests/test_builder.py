@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from ftcomm.collectives.op_argument import reduction
-from ftcomm.config.algorithm_table import table_in_text
 from ftcomm.protocol.frame_header import make_suffix
 from ftcomm.protocol.signature import (
     NO_TAG,
@@ -89,9 +88,8 @@ def test_a_wish_of_the_whole_job_is_not_for_reductions_that_go_one_way_only() ->
         builder().allreduce(np.zeros((2, 2)), CallOptions(op, algorithm="ring"), SITE)
 
 
-def test_the_jobs_table_chooses_and_a_call_may_wish_otherwise() -> None:
-    table = table_in_text("allreduce 8:0=halving_doubling; broadcast 8:0=chain")
-    factory, array = builder(table=table), np.zeros(3)
+def test_the_job_chooses_and_a_call_may_wish_otherwise() -> None:
+    factory, array = builder(algorithm="halving_doubling"), np.zeros(3)
 
     def chosen(call: Request) -> Algorithm:
         assert call.form.schedule is not None
@@ -99,10 +97,10 @@ def test_the_jobs_table_chooses_and_a_call_may_wish_otherwise() -> None:
 
     assert chosen(factory.allreduce(array, CallOptions(), SITE)) is Algorithm.HALVING_DOUBLING
     assert chosen(factory.allreduce(array, CallOptions(algorithm="ring"), SITE)) is Algorithm.RING
-    assert chosen(factory.broadcast(array, CallOptions(root=0), SITE)) is Algorithm.CHAIN
-    wished = factory.broadcast(array, CallOptions(root=0, algorithm="binomial"), SITE)
-    assert chosen(wished) is Algorithm.BINOMIAL
-    known = factory.known(Kind.BROADCAST, CallOptions(root=0, algorithm="binomial"))
+    assert chosen(factory.broadcast(array, CallOptions(root=0), SITE)) is Algorithm.BINOMIAL
+    wished = factory.broadcast(array, CallOptions(root=0, algorithm="chain"), SITE)
+    assert chosen(wished) is Algorithm.CHAIN
+    known = factory.known(Kind.BROADCAST, CallOptions(root=0, algorithm="chain"))
     assert is_compatible(known, wished.form.signature)
     with pytest.raises(ValueError, match="ring does not fit this broadcast"):
         factory.broadcast(array, CallOptions(root=0, algorithm="ring"), SITE)

@@ -5,10 +5,8 @@ from typing import Any
 
 import click
 
-from ftcomm.config.environment import read_algorithm_table
 from ftcomm.config.job_settings import SETTINGS, Setting
 from ftcomm.config.setting_kinds import (
-    AlgorithmTableText,
     ByteSize,
     Choice,
     FolderName,
@@ -36,19 +34,6 @@ class Size(click.ParamType[int]):
             self.fail(str(error), param, ctx)
 
 
-class TableFile(click.ParamType[str]):
-    """A file with an algorithm table, which is read at once; or ``default``."""
-
-    name = "file"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The setting's text."""
-        try:
-            return read_algorithm_table(value)
-        except ConfigError as error:
-            self.fail(str(error), param, ctx)
-
-
 class SettingText(click.ParamType[str]):
     """A text that its setting reads as it reads its variable: ``none`` may be an empty one."""
 
@@ -70,8 +55,6 @@ def _type_of(setting: Setting) -> click.ParamType[Any]:
     match setting.kind:
         case Choice(choices=choices):
             return click.Choice(choices)
-        case AlgorithmTableText():
-            return TableFile()
         case ByteSize():
             return Size()
         case StoreName() | FolderName() | Period():
