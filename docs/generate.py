@@ -239,7 +239,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "fault_kinds": kinds_table,
     "foreign_names": name_table,
     "figures_allreduce": figures("allreduce", _report.allreduce_table),
-    "figures_cost": figures("fault_tolerance_cost", _report.cost_table),
     "figures_hidden": figures("hidden", _report.hidden_table),
     "figures_result_memory": figures("result_memory", _report.result_memory_table),
     "figures_rank_results": figures("rank_results", _report.rank_results_table),

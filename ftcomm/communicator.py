@@ -343,7 +343,7 @@ class Communicator:
             op: sum prod min max mean band bor bxor land lor or an `ftcomm.Op`, a builtin such as
                 `sum`, or a function that `ftcomm.reduction` declares.
             out: where to put the result: same dtype and shape, C-contiguous, writable; unchanged
-                if the call raises, unless the job runs with ``replay=off``. May be `x` itself.
+                if the call raises. May be `x` itself.
             copy: False returns a read-only view of the log's own memory, the host's for large ones
                 (with `wire`, which the log keeps in its own format, a new array as ever).
             algorithm: ring, recursive_doubling, halving_doubling or hierarchical, on all ranks.

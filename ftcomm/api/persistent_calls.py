@@ -255,10 +255,7 @@ class PersistentCalls:
             if flushes or total > account.plenty or persistent.progress.position != before:
                 return None
             sendbuf = x if repeat.flat_input else x.reshape(-1)
-            place = (
-                self._output.place_in(out, sendbuf) if repeat.pooled and out is not None else None
-            )
-            stored = persistent.run(sendbuf, place)
+            stored = persistent.run(sendbuf)
             if stored is None:
                 return None
             account.nbytes = total

@@ -146,14 +146,6 @@ class JobSettings:
             ("none", "inputs"),
         ),
     ] = "none"
-    replay: Annotated[
-        str,
-        Choice(
-            "keep results for replay; off: the job ends if a failure leaves a rank without a"
-            " result",
-            ("on", "off"),
-        ),
-    ] = "on"
     checksum: Annotated[
         str,
         Choice(
@@ -196,27 +188,11 @@ class JobSettings:
     def __post_init__(self) -> None:
         for name, setting in SETTINGS.items():
             setting.kind.check(name, getattr(self, name))
-        if self.verify != "none" and not self.keeps_results:
-            raise ConfigError(
-                f"FTCOMM_VERIFY is {self.verify!r}, which compares in replay, and FTCOMM_REPLAY is "
-                "'off': nothing is replayed; choose one of the two"
-            )
-
-        if self.checkpoint and not self.keeps_results:
-            raise ConfigError(
-                "FTCOMM_CHECKPOINT needs the results before load_checkpoint(), and FTCOMM_REPLAY is"
-                " 'off': nothing is kept; choose one of the two"
-            )
 
     @property
     def heartbeat_every(self) -> float:
         """Seconds between two heartbeats: five chances within the deadline."""
         return self.detect_within / 5
-
-    @property
-    def keeps_results(self) -> bool:
-        """True if results are logged, so that they can be replayed."""
-        return self.replay == "on"
 
     def to_wire(self) -> tuple[tuple[str, str], ...]:
         """Name and text of every setting, as welcome and journal carry them."""

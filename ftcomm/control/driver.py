@@ -293,7 +293,6 @@ class Driver:
             local_replicas=settings.local_replicas,
             tracker_timeout=self.hub.options.tracker_timeout,
             reattach_within=settings.reattach_within,
-            keeps_results=settings.keeps_results,
             keep_by_all=settings.keep_by_all,
         )
         core.contact.set_limits(limits)

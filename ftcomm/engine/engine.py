@@ -136,11 +136,6 @@ class DistributedEngine:
         return self._hub.settings.call_deadline or None
 
     @property
-    def keeps_results(self) -> bool:
-        """The job's setting ``replay`` is on: what a call returns is in the log too."""
-        return self._hub.settings.keeps_results
-
-    @property
     def watches_states(self) -> bool:
         """True if writes to the content of a lazy checkpoint must be detected."""
         return self._hub.options.debug is not None

@@ -85,7 +85,7 @@ class CopiedResults:
         replicas = self._core.contact.limits.replicas
         logged = max(each.packed for each in told) * (1 + local_copies(len(told), replicas))
         call.admit_input(logged)
-        if self._core.contact.limits.keeps_results and not self._copy(packed, told, header):
+        if not self._copy(packed, told, header):
             return None
         return Spread(b"".join(each.digest for each in told), logged)
 

@@ -142,7 +142,7 @@ class DataPlane:
         if memory is not None:
             result = self.run_in_shared_window(header, sendbuf, form, memory)
             return None if result is None else LoggedResult(result, form.shape)
-        recvbuf = self.take(form.recvbuf_count, form.dtype) if call.place is None else call.place
+        recvbuf = self.take(form.recvbuf_count, form.dtype)
         if form.kind is Kind.BROADCAST:
             if form.root == self._view.rank:
                 recvbuf[:] = sendbuf
@@ -179,14 +179,11 @@ class DataPlane:
         return allgatherv_schedule(self.world_size, self.rank, counts, self._view.grouping)
 
     def take(self, count: int, dtype: AnyDtype) -> Array:
-        """Memory for a result: the log's, or, where nothing is kept, the user's."""
+        """Memory for a result, of the log's own."""
         if count * dtype.itemsize < Pool.MIN_BYTES:  # the pool would do the same, under the lock
             return np.empty(count, dtype)
-        hub = self._hub
-        with hub.lock:
-            if hub.core.contact.limits.keeps_results:
-                return hub.pool.take(count, dtype)
-            return hub.pool.lend(count, dtype)
+        with self._hub.lock:
+            return self._hub.pool.take(count, dtype)
 
     def lend(self, count: int, dtype: AnyDtype) -> Array:
         """Memory for a result that is the user's alone."""

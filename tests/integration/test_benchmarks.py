@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -153,18 +152,6 @@ def test_hidden_communication_is_measured_for_both_kinds_of_work() -> None:
     _, *lines = run(str(BENCHMARKS / "hidden.py"), "--quick", "--json", *sizes)
     assert [(line["compute"], line["rounds"]) for line in lines] == [("matmul", 4), ("away", 4)]
     assert all(isinstance(line["hidden"], float) for line in lines)
-
-
-@pytest.mark.slow
-def test_the_cost_of_the_log_is_measured_in_every_way_to_call() -> None:
-    """In the steady state the pool has the memory of large results, also of those of the user."""
-    script = str(BENCHMARKS / "fault_tolerance_cost.py")
-    _, *lines = run(script, "--quick", "--json", "--sizes", "4,1000000")
-    ways = ("view", "new", "out", "in place")
-    assert [(x["how"], x["nbytes"]) for x in lines] == [(w, n) for w in ways for n in (4, 1000000)]
-    pages = 1000000 / resource.getpagesize()  # fresh memory has a fault for each, or for many
-    faults = [x[f"{job}_faults"] for x in lines for job in ("on", "off")]
-    assert max(faults) < pages / 4
 
 
 @pytest.mark.slow

@@ -54,7 +54,6 @@ def test_settings_survive_the_wire() -> None:
         "spares": "0",
         "spare_fetch_rate": "104857600",
         "verify": "none",
-        "replay": "on",
         "checksum": "none",
         "checkpoint": "",
         "checkpoint_every": "60s",
@@ -97,7 +96,6 @@ def test_overrides_beat_variables_and_variables_beat_defaults() -> None:
         ("replace_within", -1),
         ("reattach_within", float("inf")),
         ("max_incarnations", 0),
-        ("replay", "sometimes"),
     ],
 )
 def test_a_setting_out_of_range_is_refused_by_its_variable(name: str, value: object) -> None:
@@ -110,11 +108,6 @@ def test_the_default_reads_back_from_how_a_person_writes_it(name: str) -> None:
     setting = SETTINGS[name]
     assert setting.kind.read(name, setting.default_text) == setting.default
     assert setting.kind.read(name, setting.kind.canonical(setting.default)) == setting.default
-
-
-def test_what_replay_compares_needs_replay() -> None:
-    with pytest.raises(ConfigError, match=r"FTCOMM_VERIFY is 'inputs'.* FTCOMM_REPLAY is 'off'"):
-        JobSettings(verify="inputs", replay="off")
 
 
 @pytest.mark.parametrize(

@@ -346,19 +346,6 @@ def test_a_byte_in_between_shows_that_the_peer_processes() -> None:
     assert core.view.error is None
 
 
-def test_with_replay_off_nothing_is_kept_but_the_close() -> None:
-    core = a_member()
-    core.contact.set_limits(MachineLimits(keeps_results=False))
-    execute(core, "a")
-    execute(core, "b")
-    assert (core.progress.position, len(core.log)) == (at(-1, 2), 0)
-    assert core.progress.begin(CLOSE, "t.py:2") is NextStep.EXECUTE
-    core.progress.complete_close(core.view.epoch, LogEntry(CLOSE, "closed"), now=0.0)
-    assert (core.progress.closed, core.log.positions()) == (True, [at(-1, 2)])
-    hear(core, Revoke(2, "x"))
-    assert core.progress.report().runs == (PositionRange(-1, 2, 3),)
-
-
 def test_while_no_tracker_settles_the_plan_the_log_holds_its_share_and_calls_are_short() -> None:
     core = a_member(members=members(count=4), grouping=(0, 0, 0, 0), keep_by_all=0)
     for seqno in range(40):
