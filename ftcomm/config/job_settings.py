@@ -34,7 +34,6 @@ MAX_REPLICAS = 1024  # copies of a result; a few are enough
 MAX_LOG_BYTES = 1 << 50  # far above any machine's memory
 MAX_SPARES: Final = 64  # connected workers without a place; a tracker refuses more
 MAX_WAIT_S = 30 * 86400  # a month: longer is a slip
-CHECKSUMS: Final = ("none", "crc32", "xxh3")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +83,8 @@ class JobSettings:
         Choice(
             "how data goes within a host; between hosts it is TCP. auto: shared memory, or Unix"
             " sockets where there is none; shm: the same, but refuse workers that cannot share"
-            " memory; unix: auto without shared memory; tcp: only that",
-            ("auto", "shm", "unix", "tcp"),
+            " memory; tcp: only that",
+            ("auto", "shm", "tcp"),
         ),
     ] = "auto"
     streams: Annotated[
@@ -149,8 +148,8 @@ class JobSettings:
     checksum: Annotated[
         str,
         Choice(
-            "the checksum of what workers on two hosts send each other; xxh3 is the faster",
-            CHECKSUMS,
+            "the checksum of what workers on two hosts send each other",
+            ("none", "xxh3"),
         ),
     ] = "none"
 

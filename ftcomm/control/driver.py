@@ -21,7 +21,7 @@ from ftcomm.control.messages.direct_receive import DirectReceive
 from ftcomm.control.result_journal import ResultJournal
 from ftcomm.control.user_news import UserNews
 from ftcomm.errors import FtcommError
-from ftcomm.protocol.checksum_records import digest_named
+from ftcomm.protocol.checksum_records import xxh3_digest
 from ftcomm.protocol.messages import Leaves, Plan, Revoke, WorkerMessage
 from ftcomm.recovery.events import (
     AskForMessages,
@@ -283,7 +283,7 @@ class Driver:
         core = self.hub.core
         self._settings_of = core.contact.job_id
         self.hub.settings = settings = JobSettings.from_wire(core.contact.settings)
-        self.hub.digest = digest_named(settings.checksum)
+        self.hub.digest = None if settings.checksum == "none" else xxh3_digest
         self.hub.pool.keep_within(min(settings.log_limit, memory_limit() // 2))
         if settings.transport == "shm":
             require_shared_memory()

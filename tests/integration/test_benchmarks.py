@@ -202,7 +202,7 @@ def test_the_kernel_carries_what_the_schedules_send() -> None:
 @pytest.mark.slow
 def test_memory_of_results_is_measured_for_both_kinds_of_sizes() -> None:
     machine, *jobs = run(
-        str(BENCHMARKS / "result_memory.py"), "--quick", "--transport", "unix", "--json"
+        str(BENCHMARKS / "result_memory.py"), "--quick", "--transport", "tcp", "--json"
     )
     assert machine["machine"]["cpus"] == os.cpu_count()
     assert [(job["copy"], job["sizes"]) for job in jobs] == [

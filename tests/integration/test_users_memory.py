@@ -8,7 +8,7 @@ from tests.conformance.plans import Plan
 pytestmark = pytest.mark.process
 
 
-@pytest.mark.parametrize("transport", ["auto", "unix"])
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
 def test_results_are_overwritten_and_inputs_compared_while_ranks_die(
     bench: Bench, transport: str
 ) -> None:
@@ -21,7 +21,7 @@ def test_results_are_overwritten_and_inputs_compared_while_ranks_die(
     bench.run(Plan(3, {"program": "scribbler"}, faults, {"transport": transport}))
 
 
-@pytest.mark.parametrize("transport", ["auto", "unix"])
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
 def test_nobody_can_write_to_what_was_handed_out_without_a_copy(
     bench: Bench, transport: str
 ) -> None:
