@@ -24,12 +24,12 @@ from ftcomm.api.foreign_names import name_table
 from ftcomm.collectives import selection
 from ftcomm.collectives.schedules.binomial_tree import binomial_broadcast
 from ftcomm.collectives.schedules.halving_doubling import halving_allreduce
+from ftcomm.collectives.schedules.non_power_of_two import is_power_of_two
 from ftcomm.collectives.schedules.pairwise_exchange import pairwise_exchange_v
 from ftcomm.collectives.schedules.pipelined_chain import SEGMENT_BYTES, chain_broadcast
 from ftcomm.collectives.schedules.recursive_doubling import doubling_allreduce
 from ftcomm.collectives.schedules.reduce_scatter import (
     halving_reduce_scatter,
-    is_power_of_two,
     ring_reduce_scatter,
 )
 from ftcomm.collectives.schedules.ring import ring_allreduce

@@ -9,8 +9,12 @@ from collections.abc import Callable
 from typing import Final
 
 from ftcomm.collectives.contributed_selection import HALVING_BELOW_BYTES
+from ftcomm.collectives.schedules.allgather import (
+    doubling_allgather,
+    ring_allgather,
+    ring_allgatherv,
+)
 from ftcomm.collectives.schedules.binomial_tree import binomial_broadcast
-from ftcomm.collectives.schedules.doubling_allgather import doubling_allgather, is_power_of_two
 from ftcomm.collectives.schedules.halving_doubling import halving_allreduce
 from ftcomm.collectives.schedules.hierarchical import (
     SHARES_FROM_BYTES,
@@ -19,6 +23,7 @@ from ftcomm.collectives.schedules.hierarchical import (
     hierarchical_broadcast,
 )
 from ftcomm.collectives.schedules.hierarchical_allgather import hierarchical_allgatherv
+from ftcomm.collectives.schedules.non_power_of_two import is_power_of_two
 from ftcomm.collectives.schedules.pairwise_exchange import pairwise_exchange
 from ftcomm.collectives.schedules.pipelined_chain import (
     MOST_SEGMENTS,
@@ -27,7 +32,6 @@ from ftcomm.collectives.schedules.pipelined_chain import (
 )
 from ftcomm.collectives.schedules.recursive_doubling import barrier, doubling_allreduce
 from ftcomm.collectives.schedules.ring import ring_allreduce
-from ftcomm.collectives.schedules.ring_allgather import ring_allgather, ring_allgatherv
 from ftcomm.collectives.schedules.schedule import REDUCE_SEGMENT_BYTES, Schedule
 from ftcomm.protocol.host_groups import Grouping, are_neighbours, is_hierarchical
 from ftcomm.protocol.signature import Algorithm, Kind

@@ -5,7 +5,6 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ftcomm.config.checkpoint_period import CheckpointPeriod
 from ftcomm.errors import ConfigError
 
 MAX_STORE_NAME = 512  # bytes; a path, or a bucket and a prefix
@@ -25,6 +24,8 @@ _UNITS: Final = {
     "GB": 10**9,
     "TB": 10**12,
 }
+_PERIOD: Final = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(s|m|h|v)")
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +220,36 @@ class FolderName(SettingKind):
     @property
     def values(self) -> str:
         return "a directory, the same path on every host"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPeriod:
+    """The period of durable checkpoints, in seconds or in versions; one of the two is 0.
+
+    Attributes:
+        seconds: between two versions that are written.
+        versions: every how many versions one is written.
+    """
+
+    seconds: float = 0.0
+    versions: int = 0
+
+    @classmethod
+    def of(cls, text: str) -> "CheckpointPeriod":
+        """The period that `text` names: ``60s``, ``5m``, ``1h`` or ``10v``.
+
+        Raises:
+            ValueError: it names none.
+        """
+        match = _PERIOD.fullmatch(text.strip().lower())
+        if match is None:
+            raise ValueError(f"{text!r} is no period such as 60s, 5m or 10v")
+        amount, unit = match[1], match[2]
+        if unit != "v":
+            return cls(seconds=float(amount) * _SECONDS[unit])
+        if "." in amount or int(amount) == 0:
+            raise ValueError(f"{text!r} is no whole number of versions")
+        return cls(versions=int(amount))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ftcomm.collectives.dtypes import AnyDtype
-from ftcomm.collectives.schedules.shift import shift
+from ftcomm.collectives.schedules.pairwise_exchange import shift
 from ftcomm.control.hub import Hub
 from ftcomm.execution.data_plane import VERIFY_STAGE, DataPlane
 from ftcomm.execution.header_check import CallHeader

@@ -11,8 +11,8 @@ import numpy as np
 from ftcomm.collectives.chunking import STATE_LIMIT, pieces
 from ftcomm.collectives.dtypes import AnyDtype
 from ftcomm.collectives.reductions import Reducer
+from ftcomm.collectives.schedules.pairwise_exchange import shift
 from ftcomm.collectives.schedules.schedule import NOBODY, Schedule
-from ftcomm.collectives.schedules.shift import shift
 from ftcomm.collectives.selection import allgatherv_schedule, schedule_for
 from ftcomm.control.hub import Hub
 from ftcomm.control.thread import ControlThread

@@ -1,6 +1,6 @@
 """MarkClock: when rank 0 marks a checkpoint to be written to the store."""
 
-from ftcomm.config.checkpoint_period import CheckpointPeriod
+from ftcomm.config.setting_kinds import CheckpointPeriod
 from ftcomm.control.hub import Hub
 
 

@@ -11,10 +11,14 @@ from hypothesis import strategies as st
 from ftcomm.collectives import selection
 from ftcomm.collectives.op_argument import reduction
 from ftcomm.collectives.reductions import make_reducer
+from ftcomm.collectives.schedules.allgather import (
+    doubling_allgather,
+    ring_allgather,
+    ring_allgatherv,
+)
 from ftcomm.collectives.schedules.binomial_tree import binomial_broadcast
-from ftcomm.collectives.schedules.doubling_allgather import doubling_allgather
 from ftcomm.collectives.schedules.halving_doubling import halving_allreduce
-from ftcomm.collectives.schedules.pairwise_exchange import pairwise_exchange
+from ftcomm.collectives.schedules.pairwise_exchange import pairwise_exchange, shift
 from ftcomm.collectives.schedules.pipelined_chain import (
     MOST_SEGMENTS,
     SEGMENT_BYTES,
@@ -23,14 +27,12 @@ from ftcomm.collectives.schedules.pipelined_chain import (
 )
 from ftcomm.collectives.schedules.recursive_doubling import barrier, doubling_allreduce
 from ftcomm.collectives.schedules.ring import ring_allreduce
-from ftcomm.collectives.schedules.ring_allgather import ring_allgather, ring_allgatherv
 from ftcomm.collectives.schedules.schedule import (
     REDUCE_SEGMENT_BYTES,
     Reduce,
     Schedule,
     block_bounds,
 )
-from ftcomm.collectives.schedules.shift import shift
 from ftcomm.collectives.selection import DOUBLING_ALLGATHER_BYTES, schedule_for
 from ftcomm.protocol.signature import Algorithm, Kind
 from ftcomm.testing.reference import (

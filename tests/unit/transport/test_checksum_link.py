@@ -9,9 +9,9 @@ import pytest
 import ranks_in_threads as harness
 
 from ftcomm.collectives.reductions import make_reducer
+from ftcomm.collectives.schedules.allgather import ring_allgather
 from ftcomm.collectives.schedules.recursive_doubling import barrier, doubling_allreduce
 from ftcomm.collectives.schedules.ring import ring_allreduce
-from ftcomm.collectives.schedules.ring_allgather import ring_allgather
 from ftcomm.execution.executor import SMALL_BYTES
 from ftcomm.protocol.checksum_records import HEAD_BYTES, MAX_RECORD_BYTES, xxh3_digest
 from ftcomm.testing.reference import run_in_memory

@@ -10,10 +10,10 @@ import ranks_in_threads as harness
 
 from ftcomm.collectives.op_argument import reduction
 from ftcomm.collectives.reductions import make_reducer
+from ftcomm.collectives.schedules.allgather import ring_allgather
 from ftcomm.collectives.schedules.binomial_tree import binomial_broadcast
 from ftcomm.collectives.schedules.recursive_doubling import doubling_allreduce
 from ftcomm.collectives.schedules.ring import ring_allreduce
-from ftcomm.collectives.schedules.ring_allgather import ring_allgather
 from ftcomm.execution.executor import Executor
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind, Signature
