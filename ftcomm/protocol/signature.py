@@ -86,7 +86,7 @@ class OpCode(enum.IntEnum):
 
 
 class Algorithm(enum.IntEnum):
-    """Schedule family; AUTO means the job's table decides."""
+    """Schedule family; AUTO means that constants decide."""
 
     AUTO = 0
     RING = 1
