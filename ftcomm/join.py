@@ -16,7 +16,7 @@ from ftcomm.collectives.selection import tables_digest
 from ftcomm.communicator import Communicator
 from ftcomm.config.environment import WorkerOptions, job_settings, parse_address, read_token
 from ftcomm.config.joined_process import note_joined
-from ftcomm.config.platforms import python_version, require_groups
+from ftcomm.config.platforms import require_groups
 from ftcomm.config.process_identity import this_process
 from ftcomm.control.hub import Hub
 from ftcomm.control.thread import ControlThread
@@ -211,7 +211,6 @@ def _identity(options: WorkerOptions, worker_id: str) -> Identity:
         pid=me.pid,
         start=me.start,
         group=os.getpgrp(),
-        python=python_version(),
         zone=options.zone,
         spare=options.spare,
     )

@@ -17,7 +17,6 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Final
 
-from ftcomm.config.algorithm_table import BUILT_IN, table_in_file
 from ftcomm.config.job_settings import SETTINGS, JobSettings, Setting, named_in
 from ftcomm.config.named_paths import with_home
 from ftcomm.config.setting_kinds import between, number, one_of
@@ -37,7 +36,6 @@ __all__ = [
     "parse_address",
     "parse_endpoint",
     "process_environment",
-    "read_algorithm_table",
     "read_token",
     "variable_table",
     "wants_whole_lines",
@@ -47,7 +45,6 @@ __all__ = [
 
 MIN_TOKEN_CHARS = 64  # hex characters: 256 bits
 MAX_TOKEN_CHARS = 1024  # a token file is one line, not a document
-MAX_TABLE_BYTES = 64 * 1024  # an algorithm table's file; its content in one line has 1,000
 CONNECT_WITHIN_S: Final = 60.0  # a tracker that is started with its workers, and not up yet
 TRACKER_WITHIN_S: Final = 600.0  # one that was lost: its machine may have to start again
 WILDCARDS: Final = ("0.0.0.0", "::")  # noqa: S104 - all addresses: to listen on, not to dial
@@ -269,7 +266,7 @@ def job_settings(
     Raises:
         ConfigError: a name is unknown, or a value malformed or out of range.
     """
-    return JobSettings.from_environment(overrides, environ=_with_table(_or_process(environ)))
+    return JobSettings.from_environment(overrides, environ=_or_process(environ))
 
 
 def process_environment() -> dict[str, str]:
@@ -404,33 +401,6 @@ def read_token(path: str | Path | None) -> bytes:
     return token
 
 
-def read_algorithm_table(path: str | Path) -> str:
-    """The value of the setting ``algorithm_table`` that a file holds; ``default`` is no file.
-
-    Raises:
-        ConfigError: the file cannot be read, or holds no table.
-    """
-    if path == BUILT_IN:
-        return BUILT_IN
-    try:
-        _, raw = _read_file(path, MAX_TABLE_BYTES)
-    except OSError as error:
-        raise ConfigError(f"algorithm table {path}: {error.strerror}") from None
-    except ValueError:  # a name that the system cannot have
-        raise ConfigError(f"algorithm table {str(path)!r}: not the name of a file") from None
-    if len(raw) > MAX_TABLE_BYTES:
-        raise ConfigError(f"algorithm table {path} has more than {MAX_TABLE_BYTES} bytes")
-    return table_in_file(raw, str(path)).to_text()
-
-
-def _with_table(env: Mapping[str, str]) -> Mapping[str, str]:
-    """Variables in which the file of a table is replaced by what it holds."""
-    path = env.get("FTCOMM_ALGORITHM_TABLE")
-    if not path:
-        return env
-    return {**env, "FTCOMM_ALGORITHM_TABLE": read_algorithm_table(path)}
-
-
 def _read_file(path: str | Path, most: int) -> tuple[int, bytes]:
     """Mode and beginning of a regular file; a pipe or device is refused, not waited for.
 
@@ -461,7 +431,7 @@ def _or_process(environ: Mapping[str, str] | None) -> Mapping[str, str]:
 
 def _asked(arguments: Mapping[str, Any], env: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """List the job settings that a worker expects, checked and in canonical text."""
-    settings = JobSettings.from_environment(arguments, environ=_with_table(env))
+    settings = JobSettings.from_environment(arguments, environ=env)
     named = {name for name, _ in named_in(env)}
     named.update(name for name, value in arguments.items() if value is not None)
     return tuple((name, text) for name, text in settings.to_wire() if name in named)

@@ -9,11 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Final, get_args
 
-from ftcomm.config.algorithm_table import BUILT_IN, AlgorithmTable, table_in_text
 from ftcomm.config.setting_kinds import (
     GIB,
     MIB,
-    AlgorithmTableText,
     ByteSize,
     Choice,
     Number,
@@ -37,7 +35,6 @@ MAX_REPLICAS = 1024  # copies of a result; a few are enough
 MAX_LOG_BYTES = 1 << 50  # far above any machine's memory
 MAX_SPARES: Final = 64  # connected workers without a place; a tracker refuses more
 MAX_WAIT_S = 30 * 86400  # a month: longer is a slip
-CHECKSUMS: Final = ("none", "crc32", "xxh3")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +76,13 @@ class JobSettings:
         ),
         OptionGroup.NETWORK,
     ] = "auto"
-    algorithm_table: Annotated[
-        str,
-        AlgorithmTableText("a file, TOML or JSON, by which auto chooses; see docs/algorithms.md"),
-        OptionGroup.NETWORK,
-    ] = BUILT_IN
     transport: Annotated[
         str,
         Choice(
             "how data goes within a host; between hosts it is TCP. auto: shared memory, or Unix"
             " sockets where there is none; shm: the same, but refuse workers that cannot share"
-            " memory; unix: auto without shared memory; tcp: only that",
-            ("auto", "shm", "unix", "tcp"),
+            " memory; tcp: only that",
+            ("auto", "shm", "tcp"),
         ),
         OptionGroup.NETWORK,
     ] = "auto"
@@ -145,20 +137,11 @@ class JobSettings:
         ),
         OptionGroup.RECOVERY,
     ] = "none"
-    replay: Annotated[
-        str,
-        Choice(
-            "keep results for replay; off: the job ends if a failure leaves a rank without a"
-            " result",
-            ("on", "off"),
-        ),
-        OptionGroup.RECOVERY,
-    ] = "on"
     checksum: Annotated[
         str,
         Choice(
-            "the checksum of what workers on two hosts send each other; xxh3 is the faster",
-            CHECKSUMS,
+            "the checksum of what workers on two hosts send each other",
+            ("none", "xxh3"),
         ),
         OptionGroup.NETWORK,
     ] = "none"
@@ -197,32 +180,11 @@ class JobSettings:
     def __post_init__(self) -> None:
         for name, setting in SETTINGS.items():
             setting.kind.check(name, getattr(self, name))
-        if self.verify == "inputs" and not self.keeps_results:
-            raise ConfigError(
-                f"FTCOMM_VERIFY is {self.verify!r}, which compares in replay, and FTCOMM_REPLAY is "
-                "'off': nothing is replayed; choose one of the two"
-            )
-
-        if self.checkpoint and not self.keeps_results:
-            raise ConfigError(
-                "FTCOMM_CHECKPOINT needs the results before load_checkpoint(), and FTCOMM_REPLAY is"
-                " 'off': nothing is kept; choose one of the two"
-            )
-
-    @property
-    def table(self) -> AlgorithmTable:
-        """Table that ``algorithm_table`` names."""
-        return table_in_text(self.algorithm_table)
 
     @property
     def heartbeat_every(self) -> float:
         """Seconds between two heartbeats: five chances within the deadline."""
         return self.detect_within / 5
-
-    @property
-    def keeps_results(self) -> bool:
-        """True if results are logged, so that they can be replayed."""
-        return self.replay == "on"
 
     @property
     def by_all_limit(self) -> int:

@@ -16,11 +16,6 @@ from ftcomm.errors import ConfigError
 ORDERED_STORES = ("x86_64", "AMD64")
 
 
-def python_version() -> str:
-    """Implementation and minor version, within which a function has one bytecode."""
-    return f"{platform.python_implementation()[:16]} {sys.version_info[0]}.{sys.version_info[1]}"
-
-
 def require_groups(what: str) -> None:
     """Return if groups of several processes work on this system.
 

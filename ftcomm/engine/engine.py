@@ -98,8 +98,6 @@ class DistributedEngine:
             world_size=core.contact.world_size,
             grouping=core.view.grouping,
             algorithm=settings.algorithm,
-            table=settings.table,
-            pythons=lambda: tuple(member.python for member in core.view.members),
         )
 
     @property
@@ -136,11 +134,6 @@ class DistributedEngine:
     def call_deadline(self) -> float | None:
         """Seconds that a call may take where its caller says nothing else; None is no limit."""
         return self._hub.settings.call_deadline or None
-
-    @property
-    def keeps_results(self) -> bool:
-        """The job's setting ``replay`` is on: what a call returns is in the log too."""
-        return self._hub.settings.keeps_results
 
     @property
     def watches_states(self) -> bool:

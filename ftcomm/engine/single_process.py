@@ -45,9 +45,8 @@ class SingleProcessEngine:
         self.position: Position = START
         self.log_limit = settings.log_limit
         self.replicas = settings.replicas
-        self.keeps_results = settings.keeps_results
         self.call_deadline = settings.call_deadline or None
-        self.group = Group(0, 1, (0,), settings.algorithm, settings.table, lambda: ("",))
+        self.group = Group(0, 1, (0,), settings.algorithm)
 
     def lend(self, count: int, dtype: AnyDtype) -> Array:
         """Memory for a result that the user gets."""

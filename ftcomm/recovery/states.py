@@ -111,7 +111,6 @@ class Identity:
     pid: int = 0
     start: int = 0
     group: int = 0
-    python: str = ""
     zone: str = ""
     spare: bool = False
 
@@ -125,7 +124,6 @@ class MachineLimits:
     local_replicas: int = 2
     tracker_timeout: float = 600.0
     reattach_within: float = 30.0
-    keeps_results: bool = True
     keep_by_all: int = 256 * 1024 * 1024
 
 

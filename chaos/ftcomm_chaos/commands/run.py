@@ -372,11 +372,6 @@ def _store_period(options: list[str], plan: list[dict[str, Any]], *, has_trace: 
             remedy="leave it out; -o checkpoint-every=1v says how often a checkpoint goes there",
         )
     loses_all = any(entry["kind"] == EVERYTHING for entry in plan)
-    if given.get("--replay", process_environment().get("FTCOMM_REPLAY")) == "off":
-        if loses_all:
-            remedy = "leave out -o replay=off and FTCOMM_REPLAY, or --lose-all"
-            raise ConfigError("without replay nothing goes on after a loss of all", remedy=remedy)
-        return ""
     if not (loses_all or has_trace or "--checkpoint-every" in given):
         return ""
     options[:0] = ["--max-attempts", UNLIMITED]

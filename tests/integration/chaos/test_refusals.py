@@ -46,7 +46,7 @@ RANDOM = ("--kill-every", "2s")
         (["-n", "2", *RANDOM, "-o", "take-over=", "--", "true"], 2, "--take-over takes no"),
         (["-n", "2", *RANDOM, "-o", "help=x", "--", "true"], 2, "--help takes no value"),
         (["-n", "2", *RANDOM, "-o", "replicas=0", "--", "true"], 2, "--replicas is 0"),
-        (["-n", "2", *RANDOM, "-o", "replay=x", "--", "true"], 2, "--replay"),
+        (["-n", "2", *RANDOM, "-o", "verify=x", "--", "true"], 2, "--verify"),
         (["-n", "2", "--lose-all", "2s", "-o", "checkpoint-every=x", "--", "true"], 2, "no period"),
         (["-n", "5000", *RANDOM, "--", "true"], 2, "not in the range"),
         (["-n", "2", *RANDOM, "--keep", "{folder}", "--", "true"], 2, "name a folder that"),
@@ -57,11 +57,6 @@ RANDOM = ("--kill-every", "2s")
             "which cannot be with the lose_all",
         ),
         (["-n", "2", *RANDOM, "-o", "checkpoint=x", "--", "true"], 2, "a store of its own"),
-        (
-            ["-n", "2", "--lose-all", "2s", "-o", "replay=off", "--", "true"],
-            2,
-            "nothing goes on after a loss of all",
-        ),
     ],
 )
 def test_what_cannot_be_run_is_refused_at_once(
@@ -137,13 +132,6 @@ def test_a_long_program_on_the_line_is_no_file(asked: list[RunRequest]) -> None:
     done = CliRunner().invoke(main, line)
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     assert asked[0].job.command == ("python", "-c", program)
-
-
-def test_a_job_without_replay_is_not_asked_to_lose_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FTCOMM_REPLAY", "off")
-    done = CliRunner().invoke(main, ["run", "-n", "2", "--lose-all", "2s", "--", "true"])
-    assert "leave out -o replay=off and FTCOMM_REPLAY, or --lose-all" in done.output
-    assert done.exit_code == 2
 
 
 def test_a_store_of_the_environment_is_no_store_of_the_runs(

@@ -43,7 +43,6 @@ def test_settings_survive_the_wire() -> None:
         "local_replicas": "2",
         "log_limit": "2147483648",
         "algorithm": "auto",
-        "algorithm_table": "default",
         "transport": "auto",
         "streams": "1",
         "call_deadline": "0.0",
@@ -52,7 +51,6 @@ def test_settings_survive_the_wire() -> None:
         "reattach_within": "30.0",
         "spares": "0",
         "verify": "none",
-        "replay": "on",
         "checksum": "none",
         "checkpoint": "",
         "checkpoint_every": "60s",
@@ -95,7 +93,6 @@ def test_overrides_beat_variables_and_variables_beat_defaults() -> None:
         ("form_within", -1),
         ("replace_within", -1),
         ("reattach_within", float("inf")),
-        ("replay", "sometimes"),
     ],
 )
 def test_a_setting_out_of_range_is_refused_by_its_variable(name: str, value: object) -> None:
@@ -108,11 +105,6 @@ def test_the_default_reads_back_from_how_a_person_writes_it(name: str) -> None:
     setting = SETTINGS[name]
     assert setting.kind.read(name, setting.default_text) == setting.default
     assert setting.kind.read(name, setting.kind.canonical(setting.default)) == setting.default
-
-
-def test_what_replay_compares_needs_replay() -> None:
-    with pytest.raises(ConfigError, match=r"FTCOMM_VERIFY is 'inputs'.* FTCOMM_REPLAY is 'off'"):
-        JobSettings(verify="inputs", replay="off")
 
 
 @pytest.mark.parametrize(
@@ -442,7 +434,7 @@ def test_a_timeout_may_be_a_timedelta() -> None:
         ({"expect": 3}, "expect is 3, must have values by name"),
         ({"expect": {1: 2}}, "expect is {1: 2}, must have values by name"),
         ({"expect": {"checkpoint_every": 60}}, "FTCOMM_CHECKPOINT_EVERY is 60, must be a text"),
-        ({"expect": {"algorithm_table": 5}}, "FTCOMM_ALGORITHM_TABLE is 5, must be a text"),
+        ({"expect": {"checkpoint_every": 5}}, "FTCOMM_CHECKPOINT_EVERY is 5, must be a text"),
     ],
     ids=str,
 )

@@ -208,7 +208,6 @@ def test_every_job_setting_is_an_option_without_a_default_of_its_own(command: st
     [
         ("checkpoint", "none", ""),
         ("checkpoint_every", " 5M", "5m"),
-        ("algorithm_table", "default", "default"),
     ],
 )
 def test_an_option_reads_a_text_as_the_settings_variable_does(

@@ -5,10 +5,8 @@ from typing import Any
 
 import click
 
-from ftcomm.config.environment import read_algorithm_table
 from ftcomm.config.job_settings import SETTINGS, Setting
 from ftcomm.config.setting_kinds import (
-    AlgorithmTableText,
     ByteSize,
     Choice,
     Number,
@@ -36,19 +34,6 @@ class Size(click.ParamType[int]):
             self.fail(str(error), param, ctx)
 
 
-class TableFile(click.ParamType[str]):
-    """A file with an algorithm table, which is read at once; or ``default``."""
-
-    name = "file"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The setting's text."""
-        try:
-            return read_algorithm_table(value)
-        except ConfigError as error:
-            self.fail(str(error), param, ctx)
-
-
 class SettingText(click.ParamType[str]):
     """A text that its setting reads as it reads its variable: ``none`` may be an empty one."""
 
@@ -70,8 +55,6 @@ def _parser_of(setting: Setting) -> tuple[click.ParamType[Any], str | None]:
     match setting.kind:
         case Choice(choices=choices):
             return click.Choice(choices), None
-        case AlgorithmTableText():
-            return TableFile(), "FILE"
         case ByteSize():
             return Size(), "SIZE"
         case StoreName():

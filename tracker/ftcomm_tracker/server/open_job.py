@@ -409,7 +409,7 @@ def _found(journal: Journal, options: ServeOptions) -> tuple[Durable, JobSetting
 
 def _settings_of_a_new_job(state_dir: Path, options: ServeOptions) -> JobSettings:
     settings = job_settings(options.settings)
-    if options.own_store and settings.keeps_results and not _names_a_store(options):
+    if options.own_store and not _names_a_store(options):
         own = {"FTCOMM_CHECKPOINT": str(state_dir / STORE_NAME)}
         if options.state_dir is None:
             own["FTCOMM_KEEP"] = TEMPORARY_KEEP
