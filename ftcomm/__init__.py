@@ -1,8 +1,8 @@
 """Fault-tolerant collectives for training jobs on machines that can vanish.
 
 Names are resolved on first use, so that the tracker and the command line start without numpy.
-The two that start a job are the tracker package's: a worker's library knows its tracker only by the
-protocol, and so the names are all that is here.
+`launch` and `Tracker` are in the tracker package.  A worker's library knows its tracker only by the
+protocol, so it has their names alone.
 """
 
 import importlib

@@ -53,8 +53,6 @@ class CollectiveCalls:
             request = self._build.allreduce(x, options, site)
             if out is not None:
                 check_out(out, result_dtype(request.form.dtype, wire), request.form.shape)
-                if wire is None:
-                    request.place = self._output.place_in(out, request.sendbuf, x)
             return request
 
         finish = self._output.to(out, copy=copy) if wire is None else widened_into(out)

@@ -254,10 +254,7 @@ class PersistentCalls:
             if flushes or total > account.plenty or persistent.progress.position != before:
                 return None
             sendbuf = x if repeat.flat_input else x.reshape(-1)
-            place = (
-                self._output.place_in(out, sendbuf) if repeat.pooled and out is not None else None
-            )
-            stored = persistent.run(sendbuf, place)
+            stored = persistent.run(sendbuf)
             if stored is None:
                 return None
             account.nbytes = total
@@ -304,13 +301,11 @@ def _spot(caller: FrameType, deadline: Duration | None, tag: CallTag) -> Spot | 
 def _named(op: Any) -> tuple[object, object]:
     """The part of a key for an `op` that is no plain name, and the function that it is, if it is.
 
-    What ranks compare of a function with a name never changes.  Other functions are hashed anew in
-    each call, so these are not repeated.
+    Nothing else is repeated.
     """
-    if type(op) is Op or id(op) in NAME_OF_ID:
-        return op, None
-    is_named = op.is_named if type(op) is Reduction else isinstance(op, np.ufunc)
-    return (_FUNCTION, op) if is_named else (None, None)
+    if type(op) is Reduction:
+        return _FUNCTION, op
+    return (op, None) if type(op) is Op or id(op) in NAME_OF_ID else (None, None)
 
 
 def _fits(out: Any, form: CollectiveSpec) -> bool:

@@ -157,7 +157,7 @@ class Request:
         admit_input: likewise told the bytes of the largest rank's input, where the log has that.
         flush: a broadcast that ends with a barrier, so that the log stays bounded (rule R3): like
             every other kind it then proves that what came before is stable.
-        place: where to make the result, 1-D, contiguous; None for memory of the log's own.
+        place: where to make this rank's own result, 1-D, contiguous; None for new memory.
         check: told the result before it is complete, or taken from the log; raises where the user's
             `out` does not fit what only the run could tell. None where all was known before.
     """

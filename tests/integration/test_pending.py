@@ -96,15 +96,6 @@ def test_who_leaves_with_calls_in_flight_is_a_failure_at_once_and_the_next_proce
         assert _status_of(job, "1") == [status, 0]
 
 
-def test_without_a_log_calls_in_flight_give_the_same(bench: Bench) -> None:
-    """Results are made in the memory that is handed out, while others are under way."""
-    program = {"program": "pending", "how": "mixed"}
-    reference = bench.reference(Plan(3, program))
-    with bench.job(Plan(3, program, (), {"replay": "off"})) as job:
-        job.run()
-        job.check_against(reference)
-
-
 ENDLESS = """
 import threading
 import ftcomm, ftcomm.nonblocking.queue

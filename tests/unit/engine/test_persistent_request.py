@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import ftcomm
+from ftcomm.collectives.schedules.allgather import ring_allgather
 from ftcomm.collectives.schedules.binomial_tree import binomial_broadcast
 from ftcomm.collectives.schedules.recursive_doubling import doubling_allreduce
-from ftcomm.collectives.schedules.ring_allgather import ring_allgather
 from ftcomm.collectives.schedules.schedule import Schedule
 from ftcomm.communicator import Communicator
 from ftcomm.engine import persistent_request

@@ -8,7 +8,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ftcomm.collectives.schedules.shift import shift
+from ftcomm.collectives.schedules.pairwise_exchange import shift
 from ftcomm.collectives.selection import synchronising
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind, LogMode
