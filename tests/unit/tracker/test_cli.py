@@ -207,7 +207,6 @@ def test_every_job_setting_is_an_option_without_a_default_of_its_own(command: st
     ("name", "text", "value"),
     [
         ("checkpoint", "none", ""),
-        ("journal", "none", ""),
         ("checkpoint_every", " 5M", "5m"),
         ("algorithm_table", "default", "default"),
     ],
