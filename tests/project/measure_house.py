@@ -49,7 +49,7 @@ class Bound:
 PRODUCT_LINES = {
     "ftcomm": [(45500, "the first bound")],
     "ftcomm_tracker": [(22100, "the first bound")],
-    "ftcomm_chaos": [(18050, "the first bound")],
+    "ftcomm_chaos": [(16600, "the first bound")],
 }
 # Optional matters of the two cores. A module outside that imports one must change with it.
 FEATURES = {
