@@ -149,8 +149,8 @@ class GivenOptions:
     "--lose-tracker-disk",
     type=TIME,
     metavar="TIME",
-    help="SIGKILL of the tracker, about so often, and removal of its directory; then serve"
-    " --rebuild takes its place. Not with --lose-all.",
+    help="SIGKILL of the tracker, about so often while all workers live, and removal of its"
+    " directory; then serve --rebuild takes its place. Not with --lose-all.",
 )
 @click.option(
     "--lose-all",

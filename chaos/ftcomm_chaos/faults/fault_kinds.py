@@ -127,6 +127,10 @@ class RunningJob(Protocol):
     async def start_tracker(self) -> None:
         """Start the own tracker again on its state directory."""
 
+    @property
+    def is_whole(self) -> bool:
+        """All have joined, and no fault is being recovered from."""
+
     def expect_rebuild(self) -> None:
         """The own tracker is gone for good: faults that wait for recoveries wait for the next."""
 

@@ -183,6 +183,11 @@ class LiveJob(ABC):
         """Start the own tracker again on its state directory."""
         raise AssertionError("this job's tracker is in its launcher")
 
+    @property
+    def is_whole(self) -> bool:
+        """All have joined, and no fault is being recovered from."""
+        return self.output.is_quiescent
+
     def expect_rebuild(self) -> None:
         """The own tracker is gone for good: faults that wait for recoveries wait for the next."""
         self.output.recovering = True

@@ -227,7 +227,7 @@ class Roster:
         group.links.streak = None
         group.forming.stalled(group.now)
         if group.rebuild is not None:
-            group.rebuild.store.stalled(group.now, group.settings.reattach_within)
+            group.rebuild.stalled(group.now, group.settings.reattach_within)
             if group.rebuild.standby is not None:
                 group.rebuild.standby.stalled(group.now)
         restart_records(group)
@@ -271,7 +271,7 @@ class Roster:
             times.append(group.forming.due)
         elif group.rebuild is not None:
             times.append(group.rebuild.remind_at)
-            times.append(group.rebuild.store.due(group.settings.replace_within))
+            times.append(float("inf") if group.rebuild.is_over else group.rebuild.ends_at)
         elif group.state is JobState.REATTACHING:  # who is away then is awaited by another rule
             times.append(group.epochs.reattach_by)
         elif group.durable.places and group.end.last_will is None:

@@ -5,7 +5,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ftcomm_chaos.faults.fault_kinds import TRACKER, FaultKind, Hit, RunningJob, Target, register
+from ftcomm_chaos.faults.fault_kinds import (
+    TRACKER,
+    FaultKind,
+    Hit,
+    NotDeliveredError,
+    RunningJob,
+    Target,
+    register,
+)
 from ftcomm_chaos.report.attribution import EVERYTHING
 from ftcomm_chaos.runner.signal_faults import SignalFault
 
@@ -17,7 +25,12 @@ class TrackerDiskLost(SignalFault):
     """SIGKILL of the tracker; `undo` removes its directory and starts one that rebuilds."""
 
     async def fire(self, job: RunningJob, dice: random.Random) -> Hit:
-        """Kill the tracker; its directory is removed by `undo`."""
+        """Kill the tracker; its directory is removed by `undo`.
+
+        The next one takes the job up if all workers live.
+        """
+        if not job.is_whole:
+            raise NotDeliveredError("a worker is being replaced, whom the next tracker would miss")
         hit = await SignalFault.fire(self, job, dice)
         job.expect_rebuild()
         return replace(hit, what=f"{hit.what}, whose directory is removed")

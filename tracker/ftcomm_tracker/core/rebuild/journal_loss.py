@@ -193,14 +193,11 @@ def take_up(
         Persist(found.durable),
         *new.effects,
     ]
-    lost = f"; lost, as the operator says: worker {', '.join(found.lost)}" if found.lost else ""
     end = found.durable.end
     goes_on = f"goes on in generation {found.generation} from what its workers know"
     goes_on += " and its store" if store.attempt else ""
-    text = f"{end}, as its store says" if end else f"{goes_on}{lost}"
+    text = f"{end}, as its store says" if end else goes_on
     new.note("warning", f"job {found.durable.job_id} {text}")
-    if found.lost:
-        new.epochs.reattach_by = new.now
     for conn, hello in sorted(
         rebuild.waiting.items(), key=lambda each: (-each[1].plan_epoch, each[0])
     ):

@@ -7,14 +7,18 @@ the members of the newest attempt first: an attempt that begins fences whoever l
 
 from dataclasses import dataclass, replace
 
+from ftcomm.errors import ConfigError, FtcommError, TrackerLostError
+from ftcomm.protocol.messages import Refused
 from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm_tracker.core.durable.chain_facts import ChainFacts
 from ftcomm_tracker.core.durable.store_facts import StoreFacts
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.events import (
     ChainRead,
+    Disconnect,
     ReadStore,
     RefuseRebuild,
+    Send,
     StartAttempt,
     TakeGeneration,
 )
@@ -54,7 +58,7 @@ def attempt_to_hear(before: Durable, chain: ChainFacts) -> str:
 def advance_rebuilding(group: GroupState, rebuild: Rebuild) -> GroupState | None:
     """Take the next step; the group once its workers have said all, and its store if it has one."""
     store = rebuild.store
-    if store.is_over:
+    if rebuild.is_over:
         return None
     found = rebuild.decide()
     if found is None:
@@ -74,29 +78,27 @@ def advance_rebuilding(group: GroupState, rebuild: Rebuild) -> GroupState | None
     if store.job_id and refusal.begins_anew:
         _begin_attempt(group, rebuild, refusal.cause)
     else:
-        _refuse(group, rebuild, refusal)
+        _end(group, rebuild, ConfigError(refusal.cause, remedy=refusal.remedy))
     return None
 
 
 def hear_in_time(group: GroupState, rebuild: Rebuild) -> None:
-    """Begin the next attempt if no member of the newest one lives, as far as that can be known."""
-    store, settings = rebuild.store, group.settings
-    if not store.job_id or store.is_over:
+    """Wait no longer than for a replacement: begin the next attempt, or give the job up."""
+    if rebuild.is_over or rebuild.standby is not None:
         return
-    has_members = rebuild.knows_a_plan
-    store.note_members(
-        are_here=has_members, now=group.now, reattach_within=settings.reattach_within
-    )
+    rebuild.note_time(group.now, group.settings)
+    store = rebuild.store
     if store.is_asked:  # all members are here
         return
     new = {hello.worker_id for hello in rebuild.waiting.values() if not hello.spare}
-    if not has_members and len(new) >= group.durable.world_size:
+    all_new = bool(store.job_id) and not rebuild.knows_a_plan
+    if all_new and len(new) >= group.durable.world_size:
         _begin_attempt(group, rebuild, "all its workers have been started anew")
-    elif group.now >= store.due(settings.replace_within):
-        missing = f"worker {', '.join(rebuild.missing()[:8])} has not come"
-        alone = rebuild.contradiction() or missing
-        reason = alone if has_members else "no member of it has come"
+    elif group.now >= rebuild.ends_at and store.job_id:
+        reason = "no member of it has come" if all_new else rebuild.lacks()
         _begin_attempt(group, rebuild, reason)
+    elif group.now >= rebuild.ends_at:
+        _give_up(group, rebuild)
 
 
 def _begin_attempt(group: GroupState, rebuild: Rebuild, reason: str) -> None:
@@ -104,12 +106,27 @@ def _begin_attempt(group: GroupState, rebuild: Rebuild, reason: str) -> None:
     if rebuild.generation > group.generation:  # workers have answered in it
         group.effects.append(TakeGeneration(rebuild.generation, ()))
     group.effects.append(StartAttempt())
-    rebuild.store.is_over, rebuild.remind_at = True, float("inf")
+    rebuild.is_over, rebuild.remind_at = True, float("inf")
 
 
-def _refuse(group: GroupState, rebuild: Rebuild, refusal: RebuildRefusal) -> None:
-    group.effects.append(RefuseRebuild(refusal.cause, refusal.remedy))
-    rebuild.store.is_over = True
+def _give_up(group: GroupState, rebuild: Rebuild) -> None:
+    """Tell those that wait that this tracker ends.
+
+    It is no decision about the job: another tracker may lead the others.
+    """
+    waited_s = group.now - rebuild.since
+    cause = f"this tracker has no journal of the job: {rebuild.lacks()}, after {waited_s:.0f} s"
+    for conn in rebuild.waiting:
+        group.effects += [
+            Send(conn, Refused(TrackerLostError.__name__, cause)),
+            Disconnect(conn, "this tracker ends"),
+        ]
+    _end(group, rebuild, TrackerLostError(cause, remedy=rebuild.how_to_start_again()))
+
+
+def _end(group: GroupState, rebuild: Rebuild, error: FtcommError) -> None:
+    group.effects.append(RefuseRebuild(error))
+    rebuild.is_over = True
     group.state = JobState.OVER
     group.end.is_reported = True
 

@@ -121,13 +121,15 @@ def _rebuilding(document: Mapping[str, Any]) -> list[Diagnosis]:
     rebuild = document["rebuild"]
     here = rebuild["here"]
     came = f"worker {', '.join(here[:MAX_ROWS])} has come" if here else "no worker has come yet"
+    ends = () if rebuild["ends_s"] is None else (f"it waits for {rebuild['ends_s']:.0f} s more",)
     return [
         Diagnosis(
             "rebuilding",
             waiting=True,
             what="the tracker has no journal of this job, and asks its workers what they know",
-            evidence=(came, rebuild["needs"]),
-            todo="wait for all members, or confirm the loss of some as said",
+            evidence=(came, rebuild["needs"], *ends),
+            todo="wait for all members; start those again that were only stopped, or reach the"
+            " tracker by another address",
         )
     ]
 

@@ -62,7 +62,7 @@ def snapshot(group: GroupState, now: float) -> dict[str, Any]:
         if group.state is JobState.REATTACHING
         else None,
         "missing": _missing(group, now) if group.state is JobState.FORMING else None,
-        "rebuild": _rebuild(group),
+        "rebuild": _rebuild(group, now),
         "standby": standby_row(group, now),
         "record_s": _recorded_for(group, now),
         "grace_s": round(group.epochs.grace_until - now, 3) if _awaited_in_grace(group) else None,
@@ -153,7 +153,7 @@ def _waiting_for(group: GroupState, now: float) -> list[str]:
     return absent
 
 
-def _rebuild(group: GroupState) -> dict[str, Any] | None:
+def _rebuild(group: GroupState, now: float) -> dict[str, Any] | None:
     """Workers that a tracker without a journal awaits, as JSON-able values."""
     rebuild = group.rebuild
     if rebuild is None or rebuild.standby is not None:
@@ -164,6 +164,7 @@ def _rebuild(group: GroupState) -> dict[str, Any] | None:
         "here": here[:MAX_ROWS],
         "missing": rebuild.missing()[:MAX_ROWS],
         "needs": rebuild.needs(),
+        "ends_s": None if rebuild.ends_at == float("inf") else round(rebuild.ends_at - now, 3),
     }
 
 
