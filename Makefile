@@ -12,6 +12,9 @@ ADAPTERS := .venv-adapters
 TORCH ?= torch
 ADAPTER_TESTS ?= slow or not slow
 
+# Of mutants, those alone in files that differ from a commit.
+CHANGED ?=
+MUTANTS := $(if $(CHANGED),--changed $(CHANGED))
 FUZZ_SECONDS ?= 60
 KIND ?= allreduce
 # A test with real processes waits for half of its time, so three keep two cores busy.
@@ -34,11 +37,11 @@ test-all: $(STAMP) ## run the slow tests too, on every Python from 3.11 on that 
 test-adapters: $(ADAPTERS)/.stamp ## run the tests of ftcomm.torch, with kills at each moment of each way to train
 	$(ADAPTERS)/bin/python -m pytest $(PARALLEL) tests/adapters -m "$(ADAPTER_TESTS)"
 
-mutants: $(STAMP) ## check that the tests notice each mutant, and nothing without one
-	PYTHONPATH=.:tracker:chaos $(BIN)/python -m ftcomm_chaos.mutants --layers-first
+mutants: $(STAMP) ## check that the tests notice each mutant (CHANGED=<commit>: of the files changed since)
+	PYTHONPATH=.:tracker:chaos $(BIN)/python -m ftcomm_chaos.mutants --layers-first $(MUTANTS)
 
 mutants-adapters: $(ADAPTERS)/.stamp ## the same for mutants of ftcomm.torch, whose tests need torch
-	PYTHONPATH=.:tracker:chaos $(ADAPTERS)/bin/python -m ftcomm_chaos.mutants --needing torch --layers-first
+	PYTHONPATH=.:tracker:chaos $(ADAPTERS)/bin/python -m ftcomm_chaos.mutants --needing torch --layers-first $(MUTANTS)
 
 fuzz: $(STAMP) ## fuzz each decoder for FUZZ_SECONDS, guided by coverage if atheris is available
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[fuzz]"

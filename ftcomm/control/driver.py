@@ -6,7 +6,7 @@ All methods but `post`, `act` and `request_links` are for the control thread.
 import contextlib
 import itertools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 import trio
@@ -15,11 +15,9 @@ from ftcomm.config.environment import JobSettings
 from ftcomm.config.memory_limits import memory_limit
 from ftcomm.control.background import BackgroundError, run_in_background
 from ftcomm.control.durable_tasks import DurableTasks
-from ftcomm.control.epoch_scopes import EpochScopes
 from ftcomm.control.hub import Hub
 from ftcomm.control.messages.direct_receive import DirectReceive
 from ftcomm.control.result_journal import ResultJournal
-from ftcomm.control.user_news import UserNews
 from ftcomm.errors import FtcommError
 from ftcomm.protocol.checksum_records import digest_named
 from ftcomm.protocol.messages import Leaves, Plan, Revoke, WorkerMessage
@@ -57,6 +55,67 @@ from ftcomm.transport.shm_segment import require_shared_memory
 # tracker does not read, and the connection is given up and made anew.
 OUTBOX_MESSAGES = 256
 FetchOrder = StartFetch | StartPrefetch | FetchParts | FetchCopies | AskForMessages
+
+
+class EpochScopes:
+    """Cancel scopes of dials, fetches and serving. For the control thread alone."""
+
+    def __init__(self) -> None:
+        self._scopes: set[trio.CancelScope] = set()
+
+    def __len__(self) -> int:
+        return len(self._scopes)
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[trio.CancelScope]:
+        """Run the body until the epoch's links are closed, or it has ended by itself."""
+        with trio.CancelScope() as scope:
+            self._scopes.add(scope)
+            try:
+                yield scope
+            finally:
+                self._scopes.discard(scope)
+
+    def cancel(self) -> None:
+        """End all that runs now."""
+        for scope in list(self._scopes):
+            scope.cancel()
+
+
+class UserNews:
+    """For the tasks of the control thread; the user's threads call `note` alone.
+
+    A call for which nobody waits costs the user's thread one look.
+    """
+
+    def __init__(self, run_soon: Callable[[Callable[[], object]], None]) -> None:
+        """`run_soon` runs a function on the control thread."""
+        self._run_soon = run_soon
+        self._watchers = 0
+        self._event = trio.Event()
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator["UserNews"]:
+        """While inside, `note` is heard."""
+        self._watchers += 1
+        try:
+            yield self
+        finally:
+            self._watchers -= 1
+
+    def next(self) -> trio.Event:
+        """The event of what comes next; take it before looking for what has come."""
+        return self._event
+
+    def note(self) -> None:
+        """On a thread of the user's: it has logged something."""
+        if self._watchers:
+            self._run_soon(self.tell)
+
+    def tell(self) -> None:
+        """On the control thread: wake who waits."""
+        event, self._event = self._event, trio.Event()
+        event.set()
 
 
 class Driver:

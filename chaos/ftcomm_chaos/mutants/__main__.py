@@ -5,14 +5,17 @@ import json
 import sys
 from dataclasses import asdict
 
-from ftcomm_chaos.mutants.mutant import Mutant, all_mutants
+from ftcomm_chaos.mutants.mutant import Mutant, all_mutants, files_changed_since
 from ftcomm_chaos.mutants.run import MutantResult, check_all, check_unmutated
 
 
 def main(arguments: list[str]) -> int:
     """Print what became of each mutant; 0 if every one was caught whose tests can run here."""
     given = _parser().parse_args(arguments)
-    mutants = _chosen([*given.names, *given.only.split(",")], given.needing, quick=given.quick)
+    mutants = _chosen(set(given.names), given.needing, given.changed)
+    if not mutants and given.changed:
+        sys.stdout.write(f"no mutant is in a file that has changed since {given.changed}\n")
+        return 0
     if not mutants:
         sys.stderr.write("no mutant of that name: the files of this package have the names\n")
         return 2
@@ -45,8 +48,9 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m ftcomm_chaos.mutants", description=main.__doc__
     )
     parser.add_argument("names", nargs="*", help="mutants; without any, all")
-    parser.add_argument("--only", default="", metavar="NAMES", help="the same, with commas")
-    parser.add_argument("--quick", action="store_true", help="only those of every test run")
+    parser.add_argument(
+        "--changed", default="", metavar="COMMIT", help="only those in files that differ from it"
+    )
     parser.add_argument(
         "--needing", default="", metavar="PACKAGE", help="only those whose tests need it"
     )
@@ -60,14 +64,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _chosen(names: list[str], needing: str, *, quick: bool) -> list[Mutant]:
-    wanted = {name for name in names if name}
+def _chosen(names: set[str], needing: str, commit: str) -> list[Mutant]:
+    changed = files_changed_since(commit) if commit else set()
     return [
         mutant
         for mutant in all_mutants()
-        if (mutant.name in wanted or not wanted)
-        and (mutant.quick or not quick)
+        if (mutant.name in names or not names)
         and (needing in mutant.needs or not needing)
+        and (not commit or any(edit.file in changed for edit in mutant.edits))
     ]
 
 

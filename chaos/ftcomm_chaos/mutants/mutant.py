@@ -2,6 +2,7 @@
 
 import importlib.util
 import shutil
+import subprocess
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,6 @@ class Mutant:
         layer: what must notice it; see `layers`.
         why: the damage that it does, in words.
         edits: what is replaced.
-        quick: one of those that every test run plants.
         needs: optional packages that its tests import, and are skipped without.
     """
 
@@ -37,7 +37,6 @@ class Mutant:
     layer: str
     why: str
     edits: tuple[Edit, ...]
-    quick: bool = False
     needs: tuple[str, ...] = ()
 
     @property
@@ -54,10 +53,14 @@ def all_mutants() -> list[Mutant]:
 def _read(path: Path) -> Mutant:
     raw = tomllib.loads(path.read_text(encoding="utf-8"))
     edits = tuple(Edit(edit["file"], edit["old"], edit["new"]) for edit in raw["edit"])
-    return Mutant(
-        path.stem, raw["layer"], raw["why"], edits, quick=raw.get("quick", False),
-        needs=tuple(raw.get("needs", ())),
-    )  # fmt: skip
+    return Mutant(path.stem, raw["layer"], raw["why"], edits, needs=tuple(raw.get("needs", ())))
+
+
+def files_changed_since(commit: str, root: Path = ROOT) -> set[str]:
+    """Files of the tree at `root` that differ from those of `commit`, as paths from there."""
+    command = ["git", "diff", "--name-only", commit, "--"]
+    done = subprocess.run(command, cwd=root, stdout=subprocess.PIPE, text=True, check=True)  # noqa: S603
+    return set(done.stdout.splitlines())
 
 
 def misplaced(mutant: Mutant, root: Path = ROOT) -> str:

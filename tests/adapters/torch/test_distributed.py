@@ -17,9 +17,8 @@ import torch.distributed as dist  # noqa: E402 - skipped before, where torch is 
 
 import ftcomm  # noqa: E402 - likewise
 import ftcomm.torch as ft  # noqa: E402 - likewise
-from ftcomm.torch.distributed.backend import create  # noqa: E402 - likewise
+from ftcomm.torch.distributed.backend import OwnStore, create  # noqa: E402 - likewise
 from ftcomm.torch.distributed.buffers import spread  # noqa: E402 - likewise
-from ftcomm.torch.distributed.own_store import OwnStore  # noqa: E402 - likewise
 from ftcomm.torch.distributed.process_group import FtcommGroup  # noqa: E402 - likewise
 from ftcomm.torch.distributed.work import HandleWork  # noqa: E402 - likewise
 from ftcomm.torch.requirement import has_backend, require_backend  # noqa: E402 - likewise
