@@ -84,7 +84,7 @@ from ftcomm_tracker.core.rebuild.journal_loss import (
 from ftcomm_tracker.core.rebuild.stored_job import advance_rebuilding, hear_in_time
 from ftcomm_tracker.core.relay_routing import plan_has_lasted
 from ftcomm_tracker.core.reporting.status import missing_text_of, snapshot, standing_of
-from ftcomm_tracker.core.spares.choice import ended_as_spare
+from ftcomm_tracker.core.spares import ended_as_spare
 from ftcomm_tracker.core.standby.group_permits import (
     end_without_store,
     is_cut_off,
