@@ -68,6 +68,11 @@ def _left(until: float, now: float) -> float | None:
     return None if until == NEVER else round(until - now, 3)
 
 
+def _row(subject: Any, *names: str, **more: Any) -> dict[str, Any]:
+    """These attributes of `subject`, and `more`."""
+    return {**{name: getattr(subject, name) for name in names}, **more}
+
+
 def _world_size(group: GroupState, _: float) -> int | None:
     """Number of workers; None before anybody has named it to a tracker without a journal."""
     if group.rebuild is None or group.rebuild.world_size is not None:
@@ -123,15 +128,9 @@ def _standby(group: GroupState, now: float) -> dict[str, Any] | None:
     standby = _standby_of(group)
     if standby is None:
         return None
-    return {
-        "job_id": standby.job_id,
-        "phase": standby.phase.value,
-        "leader": standby.leader,
-        "since_s": round(now - standby.since, 3),
-        "is_silent": standby.is_silent,
-        "url": group.settings.checkpoint,
-        "trouble": standby.trouble,
-    }
+    own = {"phase": standby.phase.value, "since_s": round(now - standby.since, 3)}
+    url = group.settings.checkpoint
+    return _row(standby, "job_id", "leader", "is_silent", "trouble", url=url, **own)
 
 
 def _recorded_for(group: GroupState, now: float) -> float | None:
@@ -162,11 +161,7 @@ def _recovery(group: GroupState, now: float) -> dict[str, Any] | None:
     incident = group.epochs.incident
     if incident is None:
         return None
-    return {
-        "epoch": incident.epoch,
-        "reason": incident.reason,
-        "since_s": round(now - incident.started_at, 3),
-    }
+    return _row(incident, "epoch", "reason", since_s=round(now - incident.started_at, 3))
 
 
 def _store(group: GroupState, now: float) -> dict[str, Any] | None:
@@ -174,61 +169,54 @@ def _store(group: GroupState, now: float) -> dict[str, Any] | None:
     versions, will = group.versions, group.end.last_will
     if not versions.is_on:
         return None
-    return {
-        "url": group.settings.checkpoint,
-        "attempt": versions.attempt,
-        "every": group.settings.checkpoint_every,
-        "newest": versions.newest,
-        "age_s": None if versions.newest_at is None else round(now - versions.newest_at, 3),
-        "writing": sorted(versions.pending),
-        "trouble": versions.trouble,
-        "last_will": None if will is None else will.version,
-    }
+    return _row(
+        versions,
+        *("attempt", "newest", "trouble"),
+        url=group.settings.checkpoint,
+        every=group.settings.checkpoint_every,
+        age_s=None if versions.newest_at is None else round(now - versions.newest_at, 3),
+        writing=sorted(versions.pending),
+        last_will=None if will is None else will.version,
+    )
 
 
 def _members(group: GroupState, now: float) -> list[dict[str, Any]]:
-    furthest, rows = group.members.progress(), []
+    furthest, members, rows = group.members.progress(), group.members, []
     for rank, place in enumerate(group.durable.places):
-        conn = group.members.slots.get(rank)
-        empty_since = group.members.empty_since.get(rank)
-        death = group.members.deaths.of(place.worker_id) if conn is None else None
-        rows.append(
-            {
-                "rank": rank,
-                "worker_id": place.worker_id,
-                "incarnation": place.incarnation,
-                "host": place.host,
-                "connected": conn is not None,
-                "closed": rank in group.durable.closed_ranks,
-                "gone_s": None if empty_since is None else round(now - empty_since, 3),
-                "death": death and death.to_dict(),
-                "starting": group.launches.row(place.worker_id, now) if conn is None else None,
-                "reported": rank in group.epochs.reports,
-                "fetching": group.state is JobState.RUNNING and rank in group.epochs.awaiting_fetch,
-                **dict.fromkeys(_OF_A_CONNECTION),
-                "late": False,
-                **({} if conn is None else _connection(group, conn, furthest, now)),
-            }
-        )
+        peer = members.peers.get(members.slots.get(rank, -1))
+        since, death = members.empty_since.get(rank), None
+        if peer is None:
+            death = members.deaths.of(place.worker_id)
+        facts = {
+            "rank": rank,
+            "connected": peer is not None,
+            "closed": rank in group.durable.closed_ranks,
+            "gone_s": None if since is None else round(now - since, 3),
+            "death": None if death is None else death.to_dict(),
+            "starting": group.launches.row(place.worker_id, now) if peer is None else None,
+            "reported": rank in group.epochs.reports,
+            "fetching": group.state is JobState.RUNNING and rank in group.epochs.awaiting_fetch,
+        }
+        own = _connection(peer, group.epochs.in_force, furthest, now)
+        rows.append(_row(place, "worker_id", "incarnation", "host", **facts, **own))
     return rows
 
 
-# What only a member's own connection can tell.
-_OF_A_CONNECTION = ("pid", "start", "position", "lag", "silent_s", "blocked", "log_bytes")
-
-
-def _connection(group: GroupState, conn: int, furthest: Position, now: float) -> dict[str, Any]:
-    peer = group.members.peers[conn]
-    return {
-        "pid": peer.hello.pid,
-        "start": peer.hello.start,
-        "position": str(peer.position),
-        "lag": _lag(peer.position, furthest),
-        "late": peer.late,
-        "silent_s": round(now - peer.last_heard, 3),
-        "blocked": _blocked(peer, group.epochs.in_force),
-        "log_bytes": None if peer.heartbeat is None else peer.heartbeat.log_bytes,
-    }
+def _connection(peer: Peer | None, epoch: int, furthest: Position, now: float) -> dict[str, Any]:
+    """What only a member's own connection can tell; all None without one."""
+    if peer is None:
+        unknown = ("pid", "start", "position", "lag", "silent_s", "blocked", "log_bytes")
+        return {**dict.fromkeys(unknown), "late": False}
+    return _row(
+        peer.hello,
+        *("pid", "start"),
+        position=str(peer.position),
+        lag=_lag(peer.position, furthest),
+        late=peer.late,
+        silent_s=round(now - peer.last_heard, 3),
+        blocked=_blocked(peer, epoch),
+        log_bytes=None if peer.heartbeat is None else peer.heartbeat.log_bytes,
+    )
 
 
 def _lag(position: Position, furthest: Position) -> str:
@@ -281,7 +269,7 @@ def missing_text_of(group: GroupState) -> str:
 
 def _verdict(group: GroupState, _: float) -> dict[str, str] | None:
     decision = group.durable.fatal_decision
-    return None if decision is None else {"error": decision.error, "cause": decision.cause}
+    return None if decision is None else _row(decision, "error", "cause")
 
 
 def standing_of(group: GroupState, worker_id: str, number: int) -> WorkerStatusReply:
