@@ -45,7 +45,6 @@ class ServedJob(LiveJob):
     _over: trio.Event = field(default_factory=trio.Event)
     _served: int = 0
     _is_gone: bool = False  # everything is lost, and not started again yet
-    _is_rebuilding: bool = False
 
     async def run(self) -> int:
         """Run it to the tracker's own end; returns the worst status."""
@@ -68,7 +67,7 @@ class ServedJob(LiveJob):
 
     async def start_tracker(self) -> None:
         """Give the tracker's command again: it may have died before it had written anything."""
-        if not (self._over.is_set() or self._is_gone or self._is_rebuilding):
+        if not (self._over.is_set() or self._is_gone or self.rebuilding):
             await self._serve(*self._job_options())
 
     async def rebuild_tracker(self) -> None:
@@ -76,7 +75,7 @@ class ServedJob(LiveJob):
 
         If a member dies meanwhile, that one ends after a while, and the job with it.
         """
-        self._is_rebuilding = True
+        self.rebuilding = True
         try:
             await self._end_tracker()
             self.forget_state_dir()
@@ -87,7 +86,7 @@ class ServedJob(LiveJob):
             with trio.move_on_after(REBUILD_S):
                 await self.until(lambda output: output.rebuilds > rebuilds or self._over.is_set())
         finally:
-            self._is_rebuilding = False
+            self.rebuilding = False
 
     async def _end_tracker(self) -> None:
         """Kill the tracker if one runs: another fault may have started it again."""

@@ -202,15 +202,10 @@ async def _examine_route(options: WorkerOptions, host: str, port: int) -> AsyncI
         yield _check("connect", "fail", where=join_address(host, port), cause=words)
         return
     round_trip_s = trio.current_time() - began
-    yield judge_round_trip(round_trip_s)
+    yield _check("connect", round_trip_s <= ROUND_TRIP_LONG_S, ms=round_trip_s * 1000)
     async with stream:
         for check in await _examine_tracker(options, stream, round_trip_s):
             yield check
-
-
-def judge_round_trip(seconds: float) -> Check:
-    """Judge the duration of a TCP connect."""
-    return _check("connect", seconds <= ROUND_TRIP_LONG_S, ms=seconds * 1000)
 
 
 async def _examine_tracker(
@@ -228,10 +223,13 @@ async def _examine_tracker(
         return [_refused(error)]
     assert isinstance(reply, StatusReply)
     document: dict[str, Any] = json.loads(reply.document)
+    here, there = ftcomm.__version__, str(document["version"])
+    apart_s = abs(time.time() - float(document["now"]))  # the answer may be a round trip old
     return [
         _check("token", "ok", job_id=document["job_id"]),
-        judge_versions(str(document["version"])),
-        judge_clocks(time.time(), float(document["now"]), round_trip_s),
+        # the protocol's version was compared in the handshake
+        _check("tracker_version", here == there, here=here, there=there),
+        _check("clock", apart_s <= CLOCKS_APART_S + round_trip_s, apart_s=apart_s),
         _job(document),
         *check_store(document),
         *await _examine_listening(options, stream, talk),
@@ -243,18 +241,6 @@ def _refused(error: Exception) -> Check:
         return _check("token", "fail", cause=error.cause, remedy=error.remedy)
     words = f"the tracker ended the conversation: {str(error) or 'no answer'}"
     return _check("token", "fail", cause=words)
-
-
-def judge_versions(there: str) -> Check:
-    """The tracker's version; the protocol's was compared in the handshake."""
-    here = ftcomm.__version__
-    return _check("tracker_version", there == here, there=there, here=here)
-
-
-def judge_clocks(here_s: float, there_s: float, round_trip_s: float) -> Check:
-    """Clocks of both machines, seconds since 1970; the answer may be a round trip old."""
-    apart_s = abs(here_s - there_s)
-    return _check("clock", apart_s <= CLOCKS_APART_S + round_trip_s, apart_s=apart_s)
 
 
 def _job(document: dict[str, Any]) -> Check:

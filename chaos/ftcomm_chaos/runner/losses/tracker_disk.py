@@ -29,10 +29,10 @@ class TrackerDiskLost(SignalFault):
 
         The next one takes the job up if all workers live.
         """
-        if not job.is_whole:
+        if not job.is_whole or job.tracker is None:
             raise NotDeliveredError("a worker is being replaced, whom the next tracker would miss")
-        hit = await SignalFault.fire(self, job, dice)
         job.expect_rebuild()
+        hit = await SignalFault.fire(self, job, dice)
         return replace(hit, what=f"{hit.what}, whose directory is removed")
 
     async def undo(self, job: RunningJob) -> None:
