@@ -28,7 +28,6 @@ from ftcomm_tracker.core.events import (
     Joined,
     Note,
     Persist,
-    PutBegun,
     PutClaim,
     PutEnded,
     PutEpoch,
@@ -347,7 +346,6 @@ class Server:
                 PutSeries()
                 | PutVersion()
                 | PutFinished()
-                | PutBegun()
                 | PutEpoch()
                 | PutEnded()
                 | PutClaim()

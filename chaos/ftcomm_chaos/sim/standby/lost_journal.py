@@ -33,7 +33,7 @@ def check_who_lives(tracker: "SimulatedTracker") -> None:
         for process in sim.network.processes.values()
         if process.alive and process.core.view.epoch and process.core.contact.job_id == job_id
     ]
-    if not members or sim.monitor_of(job_id).journals.holds:
+    if not members:
         return
     newest = max(members, key=lambda process: process.core.view.epoch)
     here = {conn.process.port for conn in tracker.conns.values() if conn.joined}

@@ -314,23 +314,21 @@ class Rebuild:
         what = f"{lacks}; in the end this tracker gives the job up, and tells those that wait"
         return what if self.is_asked else f"{what}; {self._how_to_begin_anew()}"
 
-    def how_to_start_again(self) -> str:
-        """Say what the operator can do once this tracker has given the job up."""
-        newest = self.newest_answer()
-        store = JobSettings.from_wire(newest[0].settings).checkpoint if newest else ""
-        if store:
-            options = f"-n {newest[0].world_size} --checkpoint {store}"
-            return (
-                f"start the tracker with {options}, without --rebuild, and all workers anew: the"
-                " next attempt begins from the newest checkpoint"
-            )
-        return "start the tracker without --rebuild, and all workers anew"
-
     def _how_to_begin_anew(self) -> str:
         """Say which processes keep a tracker that was started for a new job."""
         old = [hello for hello in self.waiting.values() if hello.plan_epoch][:MAX_NAMED]
         names = ", ".join(f"worker {h.worker_id} (pid {h.pid} on {h.host})" for h in old)
         return f"if a new job is meant, end the processes of the old one: {names}"
+
+
+def how_to_start_again(world_size: int, store: str) -> str:
+    """Say what the operator can do once this tracker has ended without its journal."""
+    if not store:
+        return "start the tracker without --rebuild, and all workers anew"
+    return (
+        f"start the tracker with -n {world_size} --checkpoint {store}, without --rebuild, and all"
+        " workers anew: the next attempt begins from the newest checkpoint"
+    )
 
 
 def attempt_of(job_id: str) -> tuple[str, int]:

@@ -5,8 +5,9 @@ a store is never taken up without it.  A tracker that was given the store and ha
 the members of the newest attempt first: an attempt that begins fences whoever lives.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from ftcomm.config.job_settings import JobSettings
 from ftcomm.errors import ConfigError, FtcommError, TrackerLostError
 from ftcomm.protocol.messages import Refused
 from ftcomm.protocol.position import PRELUDE, Position
@@ -23,21 +24,8 @@ from ftcomm_tracker.core.events import (
     TakeGeneration,
 )
 from ftcomm_tracker.core.group_state import GroupState, JobState
-from ftcomm_tracker.core.rebuild.decision import Rebuild, Rebuilt, attempt_of
+from ftcomm_tracker.core.rebuild.decision import Rebuild, Rebuilt, attempt_of, how_to_start_again
 from ftcomm_tracker.core.rebuild.journal_loss import take_up
-
-
-@dataclass(frozen=True, slots=True)
-class RebuildRefusal:
-    """Reason for which a job is not taken up from its workers, and what to do.
-
-    Attributes:
-        begins_anew: nothing is lost if the next attempt begins instead.
-    """
-
-    cause: str
-    remedy: str
-    begins_anew: bool = False
 
 
 def attempt_to_hear(before: Durable, chain: ChainFacts) -> str:
@@ -75,10 +63,7 @@ def advance_rebuilding(group: GroupState, rebuild: Rebuild) -> GroupState | None
     refusal = refusal_of(found, store.read.chain)
     if refusal is None:
         return take_up(group, rebuild, *with_store(found, store.read))
-    if store.job_id and refusal.begins_anew:
-        _begin_attempt(group, rebuild, refusal.cause)
-    else:
-        _end(group, rebuild, ConfigError(refusal.cause, remedy=refusal.remedy))
+    _end(group, rebuild, refusal)
     return None
 
 
@@ -121,7 +106,10 @@ def _give_up(group: GroupState, rebuild: Rebuild) -> None:
             Send(conn, Refused(TrackerLostError.__name__, cause)),
             Disconnect(conn, "this tracker ends"),
         ]
-    _end(group, rebuild, TrackerLostError(cause, remedy=rebuild.how_to_start_again()))
+    newest = rebuild.newest_answer()
+    store = JobSettings.from_wire(newest[0].settings).checkpoint if newest else ""
+    remedy = how_to_start_again(newest[0].world_size if newest else 0, store)
+    _end(group, rebuild, TrackerLostError(cause, remedy=remedy))
 
 
 def _end(group: GroupState, rebuild: Rebuild, error: FtcommError) -> None:
@@ -134,31 +122,23 @@ def _end(group: GroupState, rebuild: Rebuild, error: FtcommError) -> None:
 # --- does the store fit the workers? ------------------------------------------------------------
 
 
-def refusal_of(found: Rebuilt, chain: ChainFacts) -> RebuildRefusal | None:
+def refusal_of(found: Rebuilt, chain: ChainFacts) -> ConfigError | None:
     """Explain why the workers' job cannot go on with this chain; None if it can."""
     job_id, url = found.durable.job_id, found.settings.checkpoint
     series, attempt = attempt_of(job_id)
-    anew = (
-        f"start the tracker with -n {found.durable.world_size} --checkpoint {url}, without"
-        " --rebuild: the next attempt begins from the newest checkpoint"
-    )
     if chain.series not in ("", series):
         text = f"the workers are of job {job_id}, and the store {url} has job {chain.series}"
-        return RebuildRefusal(text, "give the workers' job its own store back")
+        return ConfigError(text, remedy="give the workers' job its own store back")
     if chain.newest_attempt > attempt:
         text = f"attempt {chain.newest_attempt} of the workers' job {job_id} has begun from {url}"
-        return RebuildRefusal(text, f"{anew}, and these workers end")
+        return ConfigError(text, remedy=how_to_start_again(found.durable.world_size, url))
     if chain.epochs or chain.ended is not None:
         text = f"job {job_id} was started with --standby: its store {url} says who leads"
-        return RebuildRefusal(text, "start the tracker with --standby, without --rebuild")
+        return ConfigError(text, remedy="start the tracker with --standby, without --rebuild")
     is_recorded = attempt in [each.attempt for each in chain.attempts]
     if not is_recorded and attempt != 1:
         text = f"the store {url} has no record of the workers' job {job_id}"
-        return RebuildRefusal(text, "see why the store lacks its newest records")
-    facts = chain.facts_of(attempt, 0)
-    if found.settings.journal and facts.parent_version > PRELUDE and not facts.has_begun:
-        text = f"job {job_id} had yet to begin behind its journals of results"
-        return RebuildRefusal(text, anew, begins_anew=True)
+        return ConfigError(text, remedy="see why the store lacks its newest records")
     return None
 
 
