@@ -111,7 +111,6 @@ def try_plan(group: GroupState) -> None:
         replicas=group.settings.replicas,
         local_replicas=group.settings.local_replicas,
         highest_version=group.epochs.highest_version,
-        keeps_results=group.settings.keeps_results,
     )
     lost = decide_routes(group, facts)
     if group.members.empty_since:  # somebody had to go
@@ -274,7 +273,7 @@ def _begin_last_will(group: GroupState, end: PendingEnd) -> bool:
         return True
     version = group.members.progress().version
     within_s = group.settings.last_will
-    if group.end.had_last_will or within_s <= 0 or version <= max(group.versions.newest, 0):
+    if group.end.had_last_will or version <= max(group.versions.newest, 0):
         return False
     asked = set(group.members.slots)
     group.end.last_will = LastWill(version, group.now + within_s, asked, end)

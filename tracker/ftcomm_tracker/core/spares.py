@@ -72,8 +72,8 @@ def spare_rows(group: GroupState, now: float) -> list[dict[str, Any]]:
 def order_prefetch(group: GroupState, member: Peer) -> None:
     """Send a spare that holds less to this member, if there is one."""
     version, hello = member.position.version, member.hello
-    is_possible = group.settings.spare_fetch_rate and group.state is JobState.RUNNING
-    if not is_possible or member.rank is None or not member.position.past_load:
+    is_possible = group.state is JobState.RUNNING and member.position.past_load
+    if not is_possible or member.rank is None:
         return
     for peer in group.members.peers.values():
         if peer.rank is None and _lacks(peer, version, group.now):
