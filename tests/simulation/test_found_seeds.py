@@ -16,11 +16,6 @@ def test_an_attempt_over_an_empty_chain_has_a_name_of_its_own(seed: int) -> None
     assert Simulation(seed).run().fatal_decision != ""
 
 
-def test_a_worker_that_was_told_of_an_end_does_not_come_back() -> None:
-    """The journal that had the end was lost, and a rebuilt job waits for that worker in vain."""
-    assert Simulation(641087567829).run().fatal_decision == "RankLostError"
-
-
 @pytest.mark.parametrize(
     ("seed", "kinds"),
     [(641087563091, {}), (7206863, {"messages": True}), (31002217, {"disks": True})],
@@ -95,11 +90,6 @@ def test_what_an_earlier_attempt_had_stored_is_no_word_about_the_next_one() -> N
 def test_a_launcher_that_was_told_of_an_end_starts_no_worker_for_a_rebuilt_job() -> None:
     """A process that had been stopped woke up behind the end, and its job was rebuilt from it."""
     assert Simulation(271000022854).run().fatal_decision == "finished"
-
-
-def test_a_replaced_process_that_comes_first_is_not_believed() -> None:
-    """The operator had named the lost of a newer plan, whose other member came later."""
-    assert Simulation(548968329624).run().fatal_decision == "JobLostError"
 
 
 def test_a_command_that_hears_that_its_job_has_finished_is_not_given_again() -> None:
