@@ -54,6 +54,7 @@ def processes_with(mark: str) -> list[str]:
     return found
 
 
+@pytest.mark.smoke
 def test_results_come_in_the_order_of_the_ranks_and_output_has_them_in_front(
     launch: Launch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,6 +97,7 @@ def test_a_result_that_is_lost_after_the_functions_own_close_is_named(
         launch(launched.die_after_close, 2, (str(tmp_path / "died"),))
 
 
+@pytest.mark.smoke
 def test_a_ranks_exception_is_raised_with_its_rank_and_traceback(
     launch: Launch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -206,6 +208,7 @@ def script(folder: Path, text: str, *arguments: str) -> "subprocess.Popen[str]":
     )
 
 
+@pytest.mark.smoke
 def test_a_script_needs_no_guard_since_workers_do_not_import_it(tmp_path: Path) -> None:
     pytest.importorskip("cloudpickle", reason="cloudpickle is not installed")
     output, errors = script(tmp_path, WITHOUT_GUARD, "3").communicate(timeout=60)
@@ -214,6 +217,7 @@ def test_a_script_needs_no_guard_since_workers_do_not_import_it(tmp_path: Path) 
     assert output.endswith("models [True, True] [7, 7]\n")
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_no_process_outlives_its_caller(tmp_path: Path, number: signal.Signals) -> None:
     pytest.importorskip("cloudpickle", reason="cloudpickle is not installed")

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.process
 MANY: dict[str, Any] = {"program": "many", "steps": 12}
 
 
+@pytest.mark.smoke
 def test_a_restarted_worker_replays_the_prelude_and_the_version_it_missed(bench: Bench) -> None:
     program = {**MANY, "prelude": 5}
     job = bench.run(Plan(3, program, ("1.0.3.0@enter",)))
@@ -36,6 +37,7 @@ def test_all_but_one_die_after_saving_before_anyone_has_committed(bench: Bench) 
     bench.run(Plan(4, MANY, faults))
 
 
+@pytest.mark.smoke
 def test_all_ranks_are_told_that_a_needed_result_is_lost(bench: Bench) -> None:
     """With one copy of each result, the replica holder of 0.3 takes it along."""
     settings = {"replicas": 1, "keep_by_all": 0}
@@ -49,6 +51,7 @@ def test_all_ranks_are_told_that_a_needed_result_is_lost(bench: Bench) -> None:
         assert "its replica holders were 3 (rank 3)" in text
 
 
+@pytest.mark.smoke
 def test_who_has_closed_serves_a_rank_that_lags(bench: Bench) -> None:
     """Rank 2 has every last result but one; the others have closed and hold it."""
     broadcasts = {**MANY, "kinds": "broadcast", "versions": 1}
@@ -89,6 +92,7 @@ def test_a_call_that_was_executed_but_not_completed_can_be_made_again(bench: Ben
     assert (incident["replayed"], incident["fetched"]) in {(1, 1), (2, 2)}
 
 
+@pytest.mark.smoke
 def test_an_error_of_the_job_is_raised_again_and_the_process_can_go_on(bench: Bench) -> None:
     program = {"program": "again", "how": "dtype", "odd": 1}
     with bench.job(Plan(3, program, exits=(72,) * 3)) as job:

@@ -28,6 +28,7 @@ def test_the_documents_keep_their_bounds() -> None:
     assert above_bound(prose_of(ROOT)) == {}
 
 
+@pytest.mark.smoke
 @pytest.mark.process
 def test_an_allreduce_goes_through_few_modules() -> None:
     assert above_bound(visits_of(measure())) == {}

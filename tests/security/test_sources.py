@@ -26,6 +26,9 @@ USES_PICKLES = [
 RUNS_SCRIPT = "tracker/ftcomm_tracker/launcher/processes/script_runner.py"
 
 
+LOOKED_AT = (ast.Import, ast.ImportFrom, ast.Call)
+
+
 @functools.cache
 def nodes() -> list[tuple[str, ast.AST]]:
     return [
@@ -33,6 +36,7 @@ def nodes() -> list[tuple[str, ast.AST]]:
         for package in PACKAGES
         for path in sorted((ROOT / package).rglob("*.py"))
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, LOOKED_AT)
     ]
 
 

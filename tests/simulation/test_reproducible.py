@@ -10,6 +10,7 @@ import pytest
 HASH_SEEDS = ("0", "1", "4711")
 
 
+@pytest.mark.smoke
 @pytest.mark.process
 def test_a_seed_is_one_run_in_every_process_and_under_every_hash_seed() -> None:
     """Sets of names come in another order under another hash seed: nothing may depend on it."""

@@ -140,6 +140,7 @@ def test_a_script_with_a_mutant_is_a_violation(
         assert any(reason in found for found in report["reasons"]), report["reasons"]
 
 
+@pytest.mark.smoke
 def test_a_run_in_which_no_fault_was_delivered_is_no_pass(tmp_path: Path) -> None:
     plan = [{"at": {"seconds": 600}, "kind": "sigkill"}]
     status, report, said = chaos(tmp_path, WRITES, plan, arguments=("{out}/model",))
@@ -228,6 +229,7 @@ def test_no_process_outlives_the_one_that_began_it(
         assert all_gone(workers)
 
 
+@pytest.mark.smoke
 def test_a_job_that_does_not_end_is_ended_and_is_a_violation(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(ENDLESS.replace("sys.argv[1]", "os.devnull"))
