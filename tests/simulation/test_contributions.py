@@ -24,7 +24,7 @@ def run_all(seeds: range, **changes: Any) -> Counter[str]:
 @pytest.mark.parametrize("seeds", [range(60), pytest.param(range(60, 300), marks=slow)])
 def test_every_rank_gets_its_own_result_whoever_is_lost(seeds: range) -> None:
     seen = run_all(seeds)
-    assert seen["replayed from inputs"] > len(seeds) // 15
+    assert seen["replayed from inputs"] > len(seeds) // 30
     assert seen["finished"] > len(seeds) // 2
 
 

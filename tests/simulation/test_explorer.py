@@ -37,12 +37,12 @@ SMALL = [
     ("LCE", 2, 1),
     ("LN", 2, 1),
     ("LRCR", 2, 1),
-    ("LRE", 2, 1),
+    pytest.param("LRE", 2, 1, marks=pytest.mark.slow),
     ("LKCK", 2, 1),
-    ("LKE", 2, 1),
+    pytest.param("LKE", 2, 1, marks=pytest.mark.slow),
     ("LMS", 2, 1),
     ("LMWC", 2, 1),
-    ("LVSC", 2, 1),
+    pytest.param("LVSC", 2, 1, marks=pytest.mark.slow),
 ]
 # How many states there are follows from the code alone: a
 # number that changes tells that a core does something else, or that the search sees less.
