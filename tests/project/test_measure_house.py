@@ -2,65 +2,60 @@
 
 from pathlib import Path
 
-import pytest
-
 from tests.project import code_measures as code
 from tests.project.measure_house import (
     BOUNDS,
+    FEATURES,
     FOLDERS,
     ROOT,
+    WORTH_THE_JUMP,
     above_bound,
     as_table,
     code_of,
+    measure_all,
     prose_of,
-    visits_of,
+    words_of,
 )
 from tests.project.prose_measures import sentence_percentile, sentences, wide_lines
-from tests.project.visited_modules import Visit, measure
 
 
-def test_the_code_keeps_its_bounds() -> None:
+def test_the_project_keeps_its_bounds() -> None:
     """If it fails: python tests/project/measure_house.py names the places."""
-    assert above_bound(code_of(ROOT, FOLDERS)) == {}
-
-
-def test_the_documents_keep_their_bounds() -> None:
-    assert above_bound(prose_of(ROOT)) == {}
-
-
-@pytest.mark.smoke
-@pytest.mark.process
-def test_an_allreduce_goes_through_few_modules() -> None:
-    assert above_bound(visits_of(measure())) == {}
-
-
-def test_the_table_has_every_measure_and_marks_what_is_above() -> None:
-    visits = {name: Visit(("a.py",) * 99, 0, 0) for name in ("cold", "repeated")}
-    measured = {**code_of(ROOT, FOLDERS), **visits_of(visits), **prose_of(ROOT)}
+    measured = measure_all()
+    assert above_bound(measured) == {}
     lines = as_table(measured).splitlines()
-    marks = {name: line for line in lines for name in BOUNDS if line.startswith(f"{name} ")}
-    assert marks.keys() == BOUNDS.keys() == measured.keys()
-    above = {name for name, line in marks.items() if " above " in line}
-    assert above == {"modules, cold allreduce", "modules, repeated allreduce"}
+    assert BOUNDS.keys() == measured.keys()
+    assert [name for name in BOUNDS if not any(line.startswith(f"{name} ") for line in lines)] == []
+
+
+def test_every_file_that_is_worth_the_jump_is_one() -> None:
+    assert [path for path in WORTH_THE_JUMP if not (ROOT / path).is_file()] == []
 
 
 def test_a_project_that_breaks_every_bound_is_above_each(tmp_path: Path) -> None:
     members = "".join(f"    def _m{n}(self): self._m{n}()\n" for n in range(36))
-    classes = f"class A:\n{members}class B(A): ...\nclass C(B): ...\nclass _Same: ...\n"
-    long = "def _long():\n" + "    f()\n" * 60 + "_long()\n"
-    many = {f"m{number}": "" for number in range(17)}
-    sources = {**many, "a": f"import ftcomm.b\n{classes}", "b": "import ftcomm.a\n" + long * 10}
+    classes = f"class A:\n{members}class B(A): ...\nclass C(B): ...\nclass Same: ...\n"
+    long = "def long():\n" + "    f()\n" * 60
+    sources = {"__init__": "", "a": f"import ftcomm.b\n{classes}", "b": "import ftcomm.a\n"}
+    sources |= {"c": long + "\n" * 50_000, "d": "class Same: ..."}
+    small = [f"small{number}" for number in range(99)]
+    sources |= dict.fromkeys(small, "")
+    features = {f"{core}.{name}.x" for core, names in FEATURES.values() for name in names}
+    sources |= {name.partition(".")[2].replace(".", "/"): "" for name in features}
+    every = "".join(f"import {name}\n" for name in features)
+    sources |= {f"n{number}": every for number in range(99)}
     for folder in FOLDERS:
-        extra = {"one": "class _Same: ...\ndef _one(): ...\n_one()\n"}
-        for name, source in {"__init__": "", **sources, **extra}.items():
+        package = Path(folder).name
+        importer = {"one": "".join(f"import {package}.{name}\n" for name in small)}
+        for name, source in {**sources, **importer}.items():
             path = tmp_path.joinpath(folder, name).with_suffix(".py")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(source, encoding="utf-8")
     sentence = f"{'word ' * 26}end.\n\n"
-    (tmp_path / "README.md").write_text(sentence * 66, encoding="utf-8")
-    visits = {name: Visit(("a.py",) * 99, 0, 0) for name in ("cold", "repeated")}
-    measured = {**code_of(tmp_path, FOLDERS), **visits_of(visits), **prose_of(tmp_path)}
+    (tmp_path / "README.md").write_text(sentence * 999, encoding="utf-8")
+    measured = {**words_of(999, 999, 999), **code_of(tmp_path, FOLDERS), **prose_of(tmp_path)}
     assert BOUNDS.keys() - above_bound(measured).keys() == set()
+    assert " above " in as_table(measured)
 
 
 def package_of(folder: Path, sources: dict[str, str]) -> code.Package:
@@ -123,15 +118,24 @@ def test_modules_that_import_one_another_are_found(tmp_path: Path) -> None:
     assert code.import_cycles(package) == [["pkg.a", "pkg.b", "pkg.c"]]
 
 
-def test_the_modules_of_each_folder_are_counted(tmp_path: Path) -> None:
-    package = package_of(tmp_path, dict.fromkeys(("a", "b", "sub/__init__", "sub/c"), ""))
-    assert code.modules_by_folder(package) == {"pkg": 2, "pkg/sub": 1}
-    assert code.root_modules(package) == ["pkg/__init__.py", "pkg/a.py", "pkg/b.py"]
-
-
-def test_a_private_function_with_one_caller_counts(tmp_path: Path) -> None:
-    source = "def _a(): ...\ndef _b(): _a()\ndef c(): _b(); _b()\n"
-    assert code.single_caller_share(package_of(tmp_path, {"a": source})) == 50
+def test_the_importers_of_a_folder_are_outside_of_it(tmp_path: Path) -> None:
+    package = package_of(
+        tmp_path,
+        {
+            "sub/__init__": "",
+            "sub/a": "",
+            "sub/b": "from pkg.sub import a",
+            "subject": "import pkg.sub.b",
+            "other": "from pkg.sub.a import f\nfrom pkg import subject",
+        },
+    )
+    by_module = code.importers([package])
+    assert by_module["pkg.sub.a"] == {"pkg.sub.b", "pkg.other"}
+    assert by_module["pkg.subject"] == {"pkg.other"}
+    assert code.importers_of_folder("pkg.sub", by_module) == {"pkg.subject", "pkg.other"}
+    assert code.root_modules(package) == [
+        "pkg/__init__.py", "pkg/other.py", "pkg/subject.py",
+    ]  # fmt: skip
 
 
 def test_code_and_tables_are_no_prose(tmp_path: Path) -> None:

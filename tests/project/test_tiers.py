@@ -13,7 +13,7 @@ ROW = re.compile(r"^\| (R\d+) \| [^|]+ \| (.+) \|$", re.MULTILINE)
 
 
 def rows() -> dict[str, list[str]]:
-    """What the table names, by rule."""
+    """Scenarios and tests that the table names, by rule."""
     text = (TESTS.parent / "docs" / "testing.md").read_text(encoding="utf-8")
     return {rule: re.findall(r"`([^`]+)`", names) for rule, names in ROW.findall(text)}
 

@@ -31,8 +31,7 @@ def test_every_rank_gets_its_own_result_of_one_execution_whoever_is_lost(seeds: 
 
 
 @pytest.mark.parametrize("seeds", [range(10), pytest.param(range(10, 40), marks=slow)])
-def test_so_it_does_behind_checkpoints_and_journals(seeds: range) -> None:
-    """A journal ends at such a call: what follows is made anew."""
+def test_so_it_does_behind_checkpoints(seeds: range) -> None:
     seen = run_all(seeds, durable=True)
     assert seen["attempts"] > len(seeds)
     assert seen["finished"] > len(seeds) // 2

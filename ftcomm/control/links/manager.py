@@ -7,8 +7,8 @@ hello of an older epoch is dropped, one of a newer epoch waits for the plan (rul
 import functools
 import random
 import socket
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 import trio
 
@@ -16,6 +16,8 @@ from ftcomm.config.backoff import ACCEPT_PAUSE_S, LINK_ATTEMPTS, LINK_BACKOFF
 from ftcomm.config.environment import WILDCARDS, parse_endpoint
 from ftcomm.control.driver import Driver
 from ftcomm.control.fetching.prefetch import serve_prefetch
+from ftcomm.control.hub import Hub
+from ftcomm.control.links.checksums import checked_link
 from ftcomm.control.links.dial import (
     BROKEN,
     RelayLost,
@@ -26,7 +28,6 @@ from ftcomm.control.links.dial import (
     proven,
 )
 from ftcomm.control.links.multi_stream import Gathering, open_bundle
-from ftcomm.control.links.opened import Opened
 from ftcomm.control.links.relay import open_through, serve_relay
 from ftcomm.control.links.shared_window_setup import serve_shared_window
 from ftcomm.control.links.shm_setup import answer_offer, shares_memory
@@ -45,6 +46,10 @@ from ftcomm.protocol.messages import Member
 from ftcomm.recovery.events import LinkDown
 from ftcomm.recovery.machine import WorkerState
 from ftcomm.transport.link import Link
+from ftcomm.transport.shm_link import SharedLink
+from ftcomm.transport.shm_segment import Segment
+from ftcomm.transport.socket_link import SocketLink
+from ftcomm.transport.striped_link import StripedLink
 
 LINK_ROLES = ("data", "fetch", "relay", "common", "prefetch", "part", "messages", "copies")
 
@@ -52,6 +57,28 @@ T = TypeVar("T")
 
 Serve = Callable[[Driver, trio.socket.SocketType, DataContext], Awaitable[None]]
 ServeLink = Callable[[Driver, Link, DataContext], Awaitable[None]]
+
+
+class Opened(NamedTuple):
+    """Authenticated connections to one peer, and shared memory if there is any."""
+
+    conns: Sequence[trio.socket.SocketType]
+    segment: Segment | None = None
+
+    def as_link(self, hub: Hub, rank: int) -> Link:
+        """Return the link to `rank` that they make, under checksums if the job has them.
+
+        It owns them from now on.
+        """
+        socks = [socket.socket(fileno=conn.detach()) for conn in self.conns]
+        link: Link
+        if self.segment is not None:
+            link = SharedLink(socks[0], rank, self.segment)
+        elif len(socks) == 1:
+            link = SocketLink(socks[0], rank)
+        else:
+            link = StripedLink([SocketLink(sock, rank) for sock in socks])
+        return checked_link(hub, link)
 
 
 class Listener:

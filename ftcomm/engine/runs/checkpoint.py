@@ -3,10 +3,10 @@
 import time
 from collections.abc import Callable
 
+from ftcomm.config.checkpoint_period import CheckpointPeriod
 from ftcomm.control.hub import CompleteCall, Hub
 from ftcomm.engine.locked_machine import Answer, LockedMachine
 from ftcomm.engine.runs.cut_check import OPENING_BYTES, CutCheck
-from ftcomm.engine.runs.mark_clock import MarkClock
 from ftcomm.engine.runs.replay_check import ReplayCheck
 from ftcomm.execution.data_plane import DataPlane, Turn
 from ftcomm.recovery.events import MismatchSeen
@@ -167,3 +167,34 @@ class CheckpointRuns:
                     return Checkpoint(0, value)
             else:
                 self._hub.sleep()
+
+
+class MarkClock:
+    """Rank 0's clock.
+
+    A version is due when the job's period has passed since the last one that was due, and no marked
+    version is still being written: the next one is then the newest.  The first checkpoint of a
+    process is due, since it does not know what was marked before.
+
+    Args:
+        hub: has the job's settings, once the tracker has sent them.
+    """
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._due_at = float("-inf")
+        self._due_version = 0
+        self._last_due = -1
+
+    def is_due(self, version: int, now: float, *, is_idle: bool) -> bool:
+        """Tell whether `version` is to be marked, at the time `now` in seconds."""
+        if version == self._last_due:  # once more: an epoch ended its exchange
+            return True
+        if not is_idle:
+            return False
+        period = CheckpointPeriod.of(self._hub.settings.checkpoint_every)
+        is_due = version >= self._due_version if period.versions else now >= self._due_at
+        if is_due:
+            self._due_at, self._due_version = now + period.seconds, version + period.versions
+            self._last_due = version
+        return is_due

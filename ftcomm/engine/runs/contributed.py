@@ -16,7 +16,6 @@ from ftcomm.control.fetching.parts import part_for
 from ftcomm.control.hub import Hub
 from ftcomm.control.thread import ControlThread
 from ftcomm.engine.locked_machine import LockedMachine
-from ftcomm.engine.runs.copied_replay import CopiedReplay
 from ftcomm.engine.runs.input_check import is_same_input, other_input_error
 from ftcomm.engine.runs.replay_check import ReplayCheck
 from ftcomm.errors import FtcommError, LogLimitError
@@ -24,6 +23,7 @@ from ftcomm.execution.contributed_exchange import ContributedExchange, Executed
 from ftcomm.execution.copied_results import CopiedResults
 from ftcomm.execution.data_plane import DataPlane, Turn
 from ftcomm.execution.shared_results import as_executed
+from ftcomm.memory.packed_result import unpack_result
 from ftcomm.memory.pool import Array, LoggedResult
 from ftcomm.protocol.signature import Kind, is_contributed, is_copied, logged_as
 from ftcomm.recovery.contributions.contribution_log import Contribution
@@ -221,3 +221,26 @@ def _extents(call: Request, cut: ContributedForm) -> Extents:
 
 def _rows(extents: Extents) -> int:
     return max(hi for _, hi in extents)
+
+
+class CopiedReplay:
+    """Results of one communicator's calls; used by the user's thread alone."""
+
+    def __init__(self, hub: Hub, plane: DataPlane) -> None:
+        self._hub, self._plane = hub, plane
+
+    def result(self, entry: LogEntry, place: Array | None = None) -> LoggedResult | None:
+        """This rank's result, in memory of the user's; None: it has yet to come, ask the core.
+
+        `place` is the user's own array, where the result is made in it.
+        """
+        with self._hub.lock:
+            packed = self._hub.core.copied.own()
+        if packed is None:
+            self._hub.sleep()
+            return None
+        kept = unpack_result(packed.flat)
+        flat = self._plane.lend(len(kept.flat), kept.flat.dtype) if place is None else place
+        flat[:] = kept.flat
+        logged = int(entry.value.flat[0])
+        return LoggedResult(flat, kept.shape, logged=logged, rows=kept.rows)

@@ -1,13 +1,12 @@
 """Registration of the backend, and groups of a communicator that is open."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 import ftcomm
-from ftcomm.torch.distributed.own_store import OwnStore
 from ftcomm.torch.distributed.process_group import BACKEND, FtcommGroup
 from ftcomm.torch.joined import joined, use
 from ftcomm.torch.requirement import require_backend
@@ -64,3 +63,49 @@ def create(_store: Any, rank: int, size: int, _timeout: Any) -> FtcommGroup:
             remedy="pass init_method='ftcomm://', or rank=comm.rank, to init_process_group",
         )
     return FtcommGroup(comm, is_default=not dist.is_initialized())
+
+
+class OwnStore(dist.Store):
+    """The store of one process alone, where torch.distributed wants one that all ranks share.
+
+    Groups of ftcomm need no store.  Groups of other backends meet by it, and would wait for half an
+    hour for what no other rank writes here; this store refuses at once.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._store = dist.HashStore()
+
+    def set(self, key: str, value: Any) -> None:
+        """Write a value."""
+        self._store.set(key, value)
+
+    def add(self, key: str, amount: int) -> int:
+        """Count by `amount`, from zero."""
+        return int(self._store.add(key, amount))
+
+    def check(self, keys: Sequence[str]) -> bool:
+        """Tell whether all `keys` are there."""
+        return bool(self._store.check(list(keys)))
+
+    def get(self, key: str) -> bytes:
+        """Read a value.
+
+        Raises:
+            ConfigError: it is not there.
+        """
+        self.wait([key])
+        return bytes(self._store.get(key))
+
+    def wait(self, keys: Sequence[str], *_: Any) -> None:
+        """See that all `keys` are there.
+
+        Raises:
+            ConfigError: one is not, and never will be.
+        """
+        if not self.check(keys):
+            raise ftcomm.ConfigError(
+                "torch.distributed looks for what another rank has written, as a group of another "
+                "backend does; each process of ftcomm has a store of its own",
+                remedy="make groups by the backend ftcomm: call new_group() without backend=",
+            )

@@ -24,7 +24,6 @@ from ftcomm.torch.distributed.buffers import (
     spread,
 )
 from ftcomm.torch.distributed.ddp_guard import check_ddp
-from ftcomm.torch.distributed.ops import op_of
 from ftcomm.torch.distributed.work import HandleWork
 
 Tensor: TypeAlias = torch.Tensor
@@ -289,3 +288,27 @@ def _work(
     """The work of calls that fill `outputs`."""
     copies = [output.finish for output in outputs if output.finish is not None]
     return HandleWork(handles, tensors, (lambda: [copy() for copy in copies]) if copies else None)
+
+
+_OPS = {
+    "SUM": ftcomm.Op.SUM,
+    "AVG": ftcomm.Op.MEAN,
+    "PRODUCT": ftcomm.Op.PROD,
+    "MIN": ftcomm.Op.MIN,
+    "MAX": ftcomm.Op.MAX,
+    "BAND": ftcomm.Op.BAND,
+    "BOR": ftcomm.Op.BOR,
+    "BXOR": ftcomm.Op.BXOR,
+}
+
+
+def op_of(op: dist.ReduceOp) -> ftcomm.Op:
+    """The operation of ftcomm for `op`.
+
+    Raises:
+        ValueError: ftcomm has no such operation.
+    """
+    for theirs, ours in _OPS.items():
+        if op == getattr(dist.ReduceOp, theirs):
+            return ours
+    raise ValueError(f"ftcomm has no reduction {op}; use one of {', '.join(_OPS)}")

@@ -13,11 +13,10 @@ import trio
 import trio.lowlevel
 
 from ftcomm.config.job_settings import JobSettings
-from ftcomm.control.epoch_scopes import EpochScopes
+from ftcomm.control.driver import EpochScopes, UserNews
 from ftcomm.control.fetching import copies, request_link
 from ftcomm.control.fetching.copies import ask_for_copies
 from ftcomm.control.message_stream import receive_message, send_all, send_message
-from ftcomm.control.user_news import UserNews
 from ftcomm.errors import ProtocolError
 from ftcomm.memory.packed_result import result_digest
 from ftcomm.memory.pool import LoggedResult

@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from ftcomm.config.job_settings import JobSettings
-from ftcomm.control.epoch_scopes import EpochScopes
+from ftcomm.control.driver import EpochScopes, UserNews
 from ftcomm.control.links.link_stream import LinkStream
 from ftcomm.control.message_stream import (
     PeerClosed,
@@ -29,7 +29,6 @@ from ftcomm.control.messages.direct_receive import DirectReceive
 from ftcomm.control.messages.feed import JOINED_BYTES, Feed
 from ftcomm.control.messages.posted_receives import PostedReceive, PostedReceives
 from ftcomm.control.messages.serving import serve_messages
-from ftcomm.control.user_news import UserNews
 from ftcomm.memory.late_copy import LateCopy
 from ftcomm.memory.message_value import ENTRY_BYTES, MessageValue, digest_of, text_of
 from ftcomm.memory.pool import LoggedResult, Pool

@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from ftcomm.config.job_settings import PACKING_SIGNS, JobSettings
-from ftcomm.control.epoch_scopes import EpochScopes
+from ftcomm.control.driver import EpochScopes
 from ftcomm.control.fetching.fetch import _serve, serve_fetch
 from ftcomm.control.idle_timeout import IdleTimeoutStream
 from ftcomm.control.links.checksums import checked_stream

@@ -13,11 +13,10 @@ import trio
 
 from ftcomm.collectives.dtypes import dtype_code
 from ftcomm.config.job_settings import JobSettings
-from ftcomm.control.epoch_scopes import EpochScopes
+from ftcomm.control.driver import EpochScopes, UserNews
 from ftcomm.control.fetching import parts, request_link
 from ftcomm.control.fetching.parts import ask_for_parts, part_for
 from ftcomm.control.message_stream import receive_message, send_all, send_message
-from ftcomm.control.user_news import UserNews
 from ftcomm.errors import ProtocolError
 from ftcomm.memory.pool import LoggedResult
 from ftcomm.protocol.codec import encode

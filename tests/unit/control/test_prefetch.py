@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from ftcomm.config.job_settings import JobSettings
-from ftcomm.control.epoch_scopes import EpochScopes
+from ftcomm.control.driver import EpochScopes
 from ftcomm.control.fetching import prefetch
 from ftcomm.control.message_stream import PeerClosed, receive_message, send_all, send_message
 from ftcomm.protocol.codec import encode

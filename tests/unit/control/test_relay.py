@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from ftcomm.config.job_settings import JobSettings
-from ftcomm.control.epoch_scopes import EpochScopes
+from ftcomm.control.driver import EpochScopes
 from ftcomm.control.links.dial import RelayLost
 from ftcomm.control.links.manager import Listener, link_down, open_peer
 from ftcomm.control.links.relay import serve_relay

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from ftcomm.config.job_settings import JobSettings
-from ftcomm.control.epoch_scopes import EpochScopes
+from ftcomm.control.driver import EpochScopes
 from ftcomm.control.hub import Hub
 from ftcomm.control.links import shared_window_setup
 from ftcomm.control.links.dial import Near

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any, cast
 
-from ftcomm.engine.runs.mark_clock import MarkClock
+from ftcomm.engine.runs.checkpoint import MarkClock
 
 
 def clock(every: str) -> MarkClock:

@@ -18,8 +18,7 @@ from ftcomm_tracker.operator import doctor, doctor_checks
 from ftcomm_tracker.operator.doctor import examine
 from ftcomm_tracker.operator.doctor_checks import Check, check_machine
 from ftcomm_tracker.server.open_job import OpenJob
-from ftcomm_tracker.server.outgoing import dial_back
-from ftcomm_tracker.server.outgoing.dial_back import MAX_AT_ONCE, DialBacks
+from ftcomm_tracker.server.operators import DIAL_WITHIN_S, MAX_AT_ONCE, DialBacks
 from tests.unit.tracker.harness import client, tracker
 from tests.unit.tracker.test_cli import invoke, serving  # noqa: F401 - a fixture is used by its name
 
@@ -241,7 +240,7 @@ async def test_dialling_back_is_bounded_in_number_and_time(
             nursery.start_soon(dial)
     assert "try again" in said[0]
     assert said[1:] == ["no answer within 3 s, as if a firewall drops it"] * MAX_AT_ONCE
-    assert trio.current_time() - dial_back.DIAL_WITHIN_S == pytest.approx(0)
+    assert trio.current_time() - DIAL_WITHIN_S == pytest.approx(0)
 
 
 @pytest.mark.parametrize(

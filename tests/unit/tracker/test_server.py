@@ -28,7 +28,7 @@ from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm_tracker.core.events import GivenUp, JobEnded, Joined, Tick
 from ftcomm_tracker.core.reporting.status import table
 from ftcomm_tracker.server import operators
-from ftcomm_tracker.server.connections import authentication, connection, unauthenticated
+from ftcomm_tracker.server.connections import authentication, connection
 from ftcomm_tracker.server.journal import Journal, SupersededError
 from ftcomm_tracker.server.open_job import OpenJob, ServeOptions, open_job
 from tests.unit.tracker.harness import Client, client, heartbeat, hello, tracker
@@ -133,7 +133,7 @@ async def test_a_probe_of_the_port_leaves_no_line(
 async def test_who_stays_silent_is_cut_at_the_deadline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unauthenticated, "HANDSHAKE_DEADLINE_S", 0.05)
+    monkeypatch.setattr(authentication, "HANDSHAKE_DEADLINE_S", 0.05)
     async with tracker(tmp_path) as job, await dial(job) as silent, client(job) as no_hello:
         assert await ends(silent) == b""
         assert await no_hello.receive() is None
@@ -142,8 +142,8 @@ async def test_who_stays_silent_is_cut_at_the_deadline(
 async def test_the_oldest_unknown_peer_makes_room_for_an_honest_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unauthenticated, "MAX_UNAUTHENTICATED", 4)
-    monkeypatch.setattr(unauthenticated, "HANDSHAKE_DEADLINE_S", 1000.0)
+    monkeypatch.setattr(authentication, "MAX_UNAUTHENTICATED", 4)
+    monkeypatch.setattr(authentication, "HANDSHAKE_DEADLINE_S", 1000.0)
     async with tracker(tmp_path) as job:
         early = [await dial(job) for _ in range(4)]
         async with client(job) as honest:

@@ -11,7 +11,6 @@ from ftcomm.config.setting_kinds import (
     AlgorithmTableText,
     ByteSize,
     Choice,
-    FolderName,
     Number,
     Period,
     StoreName,
@@ -74,7 +73,7 @@ def _type_of(setting: Setting) -> click.ParamType[Any]:
             return TableFile()
         case ByteSize():
             return Size()
-        case StoreName() | FolderName() | Period():
+        case StoreName() | Period():
             return SettingText(setting)
         case WholeNumber():
             return click.INT

@@ -35,10 +35,11 @@ from ftcomm_tracker.core.events import (
     Supervised,
 )
 from ftcomm_tracker.core.reporting.status import status_document
-from ftcomm_tracker.server.outgoing.dial_back import DialBacks
 
 OPERATOR_IDLE_S = 30.0  # a command asks within milliseconds, a supervisor each `detect_within`
 OF_SUPERVISORS = (WorkerStatusRequest, LivenessAssertion, GivenUpNotice, DeathNotice)
+MAX_AT_ONCE = 8  # a job's machines are examined one by one, or all at once and a little later
+DIAL_WITHIN_S = 3.0  # a lost SYN is repeated after 1 s; a firewall that drops never answers
 
 
 class TrackerOperations(Protocol):
@@ -183,3 +184,30 @@ class Operators:
                 tracker.send(conn, DialedBack(host, await self._dial_backs.dial(host, port, nonce)))
             case _:
                 raise ProtocolError(f"an operator may not send {type(message).__name__}")
+
+
+class DialBacks:
+    """Dials operators back, so that `doctor` learns whether this machine can reach its own.
+
+    Only the address of the asking connection is dialled, after the asker has proven that it holds
+    the job's token.  A few are dialled at a time, each for a short time, and nothing is read.
+    """
+
+    def __init__(self) -> None:
+        self._under_way = 0
+
+    async def dial(self, host: str, port: int, nonce: bytes) -> str:
+        """Connect to `host`, send `nonce`, hang up; returns why it failed, empty if it did not."""
+        if self._under_way >= MAX_AT_ONCE:
+            return f"the tracker examines {MAX_AT_ONCE} other machines just now: try again"
+        self._under_way += 1
+        try:
+            with trio.move_on_after(DIAL_WITHIN_S):
+                async with await trio.open_tcp_stream(host, port) as stream:
+                    await stream.send_all(nonce)
+                return ""
+        except (OSError, trio.BrokenResourceError) as error:
+            return str(error) or type(error).__name__
+        finally:
+            self._under_way -= 1
+        return f"no answer within {DIAL_WITHIN_S:g} s, as if a firewall drops it"

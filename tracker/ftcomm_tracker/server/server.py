@@ -13,20 +13,21 @@ from typing import assert_never
 import trio
 
 import ftcomm
-from ftcomm.errors import ConfigError, FtcommError, JobLostError, RolledBackError
-from ftcomm.protocol.messages import ControlMessage
+from ftcomm.errors import ConfigError, FtcommError, JobLostError, ProtocolError, RolledBackError
+from ftcomm.protocol.messages import ControlMessage, Hello, WorkerMessage
 from ftcomm.protocol.operator_messages import WorkerStatusReply
 from ftcomm.protocol.position import Position
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.events import (
+    ConnectionLost,
     Disconnect,
     Effect,
     Event,
     IncidentClosed,
     JobEnded,
+    Joined,
     Note,
     Persist,
-    PutBegun,
     PutClaim,
     PutEnded,
     PutEpoch,
@@ -35,6 +36,7 @@ from ftcomm_tracker.core.events import (
     PutVersion,
     ReadStore,
     RefuseRebuild,
+    Said,
     Send,
     StartAttempt,
     StepDown,
@@ -45,11 +47,10 @@ from ftcomm_tracker.core.reporting.status import SCHEMA, summary
 from ftcomm_tracker.core.roster import Roster
 from ftcomm_tracker.server.connections.connection_table import ConnectionTable
 from ftcomm_tracker.server.connections.listener import dial_address, join_address
-from ftcomm_tracker.server.connections.workers import hear_worker
 from ftcomm_tracker.server.fault_injection import PlannedDeath, TrackerFaults
 from ftcomm_tracker.server.journal import Journal, SupersededError
+from ftcomm_tracker.server.old_trackers import OldTrackers
 from ftcomm_tracker.server.operators import Operators
-from ftcomm_tracker.server.outgoing.old_trackers import OldTrackers
 from ftcomm_tracker.server.progress_log import write_progress
 from ftcomm_tracker.server.recovery_log import record_incident
 from ftcomm_tracker.server.roster_loop import RosterLoop
@@ -342,7 +343,6 @@ class Server:
                 PutSeries()
                 | PutVersion()
                 | PutFinished()
-                | PutBegun()
                 | PutEpoch()
                 | PutEnded()
                 | PutClaim()
@@ -400,3 +400,41 @@ def _reason_to_end(effect: StepDown | RefuseRebuild) -> FtcommError:
     if isinstance(effect, RefuseRebuild):
         return ConfigError(effect.cause, remedy=effect.remedy)
     return SupersededError(effect.reason, remedy=effect.remedy or None)
+
+
+async def hear_worker(
+    conn: int,
+    first: ControlMessage,
+    messages: AsyncGenerator[ControlMessage, None],
+    post: Callable[[Joined | Said | ConnectionLost], None],
+) -> None:
+    """Post what a worker says, `first` and what follows it, and how its connection has ended.
+
+    Raises:
+        ProtocolError: it said what a worker may not say.
+    """
+    if not isinstance(first, Hello):
+        raise ProtocolError(f"a worker began with {type(first).__name__}, not with Hello")
+    post(Joined(conn, first))
+    reason = "its connection ended"
+    try:
+        async for message in messages:
+            post(Said(conn, of_a_member(message)))
+    except trio.BrokenResourceError:
+        reason = "its connection was reset"
+    except ProtocolError as error:
+        reason = f"it broke the protocol: {error.cause}"
+        raise
+    finally:
+        post(ConnectionLost(conn, reason))
+
+
+def of_a_member(message: ControlMessage) -> WorkerMessage:
+    """Convert a worker's message after its hello into an event.
+
+    Raises:
+        ProtocolError: no member says so.
+    """
+    if isinstance(message, Hello) or not isinstance(message, WorkerMessage):
+        raise ProtocolError(f"a worker may not send {type(message).__name__} here")
+    return message

@@ -31,11 +31,11 @@ from ftcomm.recovery.events import (
     FetchParts,
     Hangup,
     PackVersion,
+    PrefetchEnded,
     Received,
     Redial,
     SendControl,
     StartFetch,
-    StartJournalRead,
     StartPrefetch,
     StartRestore,
     Wake,
@@ -43,13 +43,11 @@ from ftcomm.recovery.events import (
 )
 from ftcomm.recovery.machine import Identity, MachineLimits, WorkerMachine, WorkerState
 from ftcomm_chaos.sim.fault_injection import CutShort
-from ftcomm_chaos.sim.journals import JournalAccess
 from ftcomm_chaos.sim.network.frames import Frame
 from ftcomm_chaos.sim.store_access import ObjectAccess
 from ftcomm_chaos.sim.worker import user_thread
 from ftcomm_chaos.sim.worker.messages import DirectTake, MessageLink, ask_for_messages
 from ftcomm_chaos.sim.worker.parts import fetch_copies, fetch_parts
-from ftcomm_chaos.sim.worker.prefetch import begin_prefetch
 from ftcomm_chaos.sim.workload import UsersState, packed, state_digest
 from ftcomm_chaos.sim.world import Violation
 
@@ -58,7 +56,9 @@ if TYPE_CHECKING:
     from ftcomm_chaos.sim.network.control_connection import ControlConn
     from ftcomm_chaos.sim.simulation import Simulation
 
+
 RACE_S = 0.002  # how long a thread may sit between two steps that another can cut
+SLOW_S = 1.0  # a large state, or a low rate
 
 
 class SimulatedProcess:
@@ -109,7 +109,6 @@ class SimulatedProcess:
         )
         self.core = WorkerMachine(identity, limits, now=self.world.now)
         self.objects = None if sim.store is None else ObjectAccess(self, sim.store)
-        self.journal = JournalAccess(self, sim.journals) if sim.settings.journal else None
         self._held: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._script: Generator[float | None, None, None] = user_thread.script(self)
         self._idle = False
@@ -314,10 +313,6 @@ class SimulatedProcess:
                 self.poke()
             case PackVersion() | WriteVersion() | StartRestore():
                 self._use_store(effect)
-            case StartJournalRead(order):
-                assert self.journal is not None, "told to read a journal, and there are none"
-                self.journal.read(order)
-                self.point("restoring")
             case Discard():
                 pass  # tuples are never reused
             case DescribeState(version, value):
@@ -435,3 +430,30 @@ def _names(effects: list[Effect]) -> str:
         f"Send{type(e.message).__name__}" if isinstance(e, SendControl) else type(e).__name__
         for e in effects
     )
+
+
+def begin_prefetch(process: SimulatedProcess, start: StartPrefetch) -> None:
+    """Ask the member, and bring what it sends."""
+    order, world = start.order, process.world
+    far = next((x for x in process.net.processes.values() if x.port == order.port), None)
+
+    def end(ended: PrefetchEnded) -> None:
+        process.point("prefetching")
+        process.hear(ended)
+        if ended.value is not None and process.core.prefetching.held == ended.version:
+            process.monitor.on_prefetched(process, ended)
+
+    def serve() -> None:
+        ended = PrefetchEnded(start.number)
+        held = far.core.checkpoints.committed if far is not None and far.alive else None
+        is_packed = held is not None and not isinstance(held.value, UsersState)
+        if held is not None and is_packed and held.version >= order.version:
+            assert far is not None
+            locals_ = far.core.checkpoints.locals.of(held.version)
+            ended = PrefetchEnded(
+                start.number, held.version, held.value, 8, has_locals=locals_ is not None
+            )
+        slow = SLOW_S if world.chance(0.2) else world.transit_s
+        world.after(world.between(0.0005, slow), process.deliver, end, ended)
+
+    world.after(world.transit(), serve)

@@ -12,10 +12,14 @@ from ftcomm.config.backoff import ACCEPT_PAUSE_S
 from ftcomm.errors import FtcommError, ProtocolError
 from ftcomm.protocol.member_deltas import MemberDeltaWriter
 from ftcomm.protocol.messages import ControlMessage
-from ftcomm_tracker.server.connections.authentication import SilentPeerError, authenticate
+from ftcomm_tracker.server.connections.authentication import (
+    RateLimitedLog,
+    SilentPeerError,
+    UnauthenticatedPeers,
+    authenticate,
+)
 from ftcomm_tracker.server.connections.connection import FLUSH_DEADLINE_S, Connection
 from ftcomm_tracker.server.connections.listener import host_in, peer_name
-from ftcomm_tracker.server.connections.unauthenticated import RateLimitedLog, UnauthenticatedPeers
 from ftcomm_tracker.server.token_file import TokenFile
 
 # A conversation: the connection's number, the caller's role, its first message, and what follows.

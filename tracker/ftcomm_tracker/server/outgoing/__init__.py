@@ -1,1 +1,0 @@
-"""Connections that the tracker makes itself."""
