@@ -106,7 +106,6 @@ def test_deaths_around_messages_change_nothing(
     assert model_in(killed) == model_in(run(script, *options))
 
 
-@pytest.mark.smoke
 def test_overlap_gives_the_same_model_as_waiting() -> None:
     script, options = EXAMPLES / "overlap.py", ("--steps", "4", "--hidden", "64", "--rows", "32")
     assert model_in(run(script, *options)) == model_in(run(script, *options, "--wait"))

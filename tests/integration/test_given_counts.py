@@ -50,7 +50,6 @@ def run(script: str, ranks: int, folder: Path) -> subprocess.CompletedProcess[st
     )  # fmt: skip
 
 
-@pytest.mark.smoke
 def test_given_counts_give_the_same_rows_and_are_replayed(tmp_path: Path) -> None:
     done = run(JOB, 3, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

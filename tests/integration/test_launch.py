@@ -208,7 +208,6 @@ def script(folder: Path, text: str, *arguments: str) -> "subprocess.Popen[str]":
     )
 
 
-@pytest.mark.smoke
 def test_a_script_needs_no_guard_since_workers_do_not_import_it(tmp_path: Path) -> None:
     pytest.importorskip("cloudpickle", reason="cloudpickle is not installed")
     output, errors = script(tmp_path, WITHOUT_GUARD, "3").communicate(timeout=60)
@@ -217,7 +216,6 @@ def test_a_script_needs_no_guard_since_workers_do_not_import_it(tmp_path: Path) 
     assert output.endswith("models [True, True] [7, 7]\n")
 
 
-@pytest.mark.smoke
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_no_process_outlives_its_caller(tmp_path: Path, number: signal.Signals) -> None:
     pytest.importorskip("cloudpickle", reason="cloudpickle is not installed")

@@ -70,7 +70,6 @@ def headings(text: str) -> list[list[str]]:
     return [line.split() for line in re.findall(r"^rank  .*$|^last .*:$", text, re.MULTILINE)]
 
 
-@pytest.mark.smoke
 def test_the_quickstart_prints_what_the_readme_shows(
     job: "subprocess.Popen[str]", tmp_path: Path
 ) -> None:

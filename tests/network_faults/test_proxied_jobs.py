@@ -105,7 +105,6 @@ async def test_a_control_link_a_byte_at_a_time_is_a_control_link(
         await same_model(stage, reference)
 
 
-@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("after", "how"),
     [

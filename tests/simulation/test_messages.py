@@ -30,6 +30,7 @@ def test_each_message_is_received_once_and_in_order_whoever_is_lost(seeds: range
     assert seen["messages missed"] > len(seeds) // 40  # a link came to one not copied yet
 
 
+@pytest.mark.slow
 def test_so_it_is_with_inputs_of_each_rank_stores_and_spares() -> None:
     assert run_all(range(20), contributed=True)["finished"] > 8
     assert run_all(range(20), durable=True)["attempts"] > 25

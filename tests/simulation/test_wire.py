@@ -63,7 +63,7 @@ def test_checkpoints_are_packed_for_longer_than_a_silent_holder_is_waited_for(
         return seconds
 
     monkeypatch.setattr(FetchServer, "_packing_s", noted)
-    run_all(WIRED[:40])
+    run_all(WIRED[:20])
     assert 0 in packed
     assert max(packed) > 2
 

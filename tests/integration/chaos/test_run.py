@@ -140,7 +140,6 @@ def test_a_script_with_a_mutant_is_a_violation(
         assert any(reason in found for found in report["reasons"]), report["reasons"]
 
 
-@pytest.mark.smoke
 def test_a_run_in_which_no_fault_was_delivered_is_no_pass(tmp_path: Path) -> None:
     plan = [{"at": {"seconds": 600}, "kind": "sigkill"}]
     status, report, said = chaos(tmp_path, WRITES, plan, arguments=("{out}/model",))
