@@ -247,26 +247,6 @@ def _bare_row(line: Line) -> list[str]:
     return row
 
 
-def cost_table(lines: list[Line]) -> str:
-    """One row for each way and size."""
-    rows = [
-        [
-            line["how"],
-            f"{line['nbytes']:,}",
-            *(f"{line[f'{name}_us']:,.1f}" for name in ("off", "on")),
-            f"{100 * (line['cost'] - 1):+.1f} %",
-            f"{100 * (line['cost_at_best'] - 1):+.1f} %",
-            " to ".join(f"{100 * (ratio - 1):+.1f}" for ratio in line["cost_spread"]),
-            *(f"{line[f'{name}_faults']:,.1f}" for name in ("off", "on")),
-        ]
-        for line in lines
-        if "how" in line
-    ]
-    head = ["how", "bytes", "off us", "on us", "costs", "at best", "quartiles"]
-    head += ["faults off", "faults on"]
-    return facts_line(lines) + "\n\n" + table(head, rows)
-
-
 def streams_table(lines: list[Line]) -> str:
     """One row for each number of streams."""
     measured = [line for line in lines if "streams" in line]

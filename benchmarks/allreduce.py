@@ -25,7 +25,6 @@ from _report import OURS, allreduce_table
 from _spread import ratio, summary
 from peers import (
     with_ftcomm,
-    with_ftcomm_no_replay,
     with_ftcomm_tcp,
     with_gloo,
     with_open_mpi,
@@ -38,7 +37,6 @@ PEERS = tuple(
     for module in (
         with_ftcomm,
         with_ftcomm_tcp,
-        with_ftcomm_no_replay,
         with_gloo,
         with_open_mpi,
         with_open_mpi_shared,

@@ -74,7 +74,6 @@ def peers_of(kind: str) -> list[Peer]:
     return [
         KindPeer("ftcomm", "ftcomm", kind),
         KindPeer("ftcomm TCP", "ftcomm", kind, ("--transport", "tcp")),
-        KindPeer("ftcomm, replay off", "ftcomm", kind, ("--replay", "off")),
         KindPeer("gloo", "gloo", kind),
         KindPeer("Open MPI TCP", "mpi", kind),
         *([KindPeer("bare TCP", "bare", kind)] if kind == "send_recv" else []),

@@ -20,7 +20,7 @@ from _machine import machine_facts
 from _report import result_memory_table
 
 WORKER = Path(__file__).with_name("_result_memory_worker.py")
-TRANSPORTS = ("auto", "unix")  # shared-memory results memory, and in each rank's own
+TRANSPORTS = ("auto", "tcp")  # shared-memory results memory, and in each rank's own
 MEGABYTE = 1_000_000
 RESULTS, VERSIONS, QUICK_VERSIONS = 20, 10, 3
 

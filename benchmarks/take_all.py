@@ -16,7 +16,6 @@ import allreduce
 import alpha_beta
 import between_hosts
 import durable_cost
-import fault_tolerance_cost
 import floor
 import hidden
 import hierarchy
@@ -31,7 +30,6 @@ from _report import (
     allreduce_table,
     alpha_beta_table,
     between_hosts_table,
-    cost_table,
     durable_table,
     floor_table,
     hidden_table,
@@ -67,7 +65,6 @@ def main() -> None:
     options = ["--quick"] if arguments.quick else []
     takers: dict[str, tuple[Callable[[], Lines], Callable[[Lines], str]]] = {
         "allreduce": (_taker(allreduce, options), allreduce_table),
-        "fault_tolerance_cost": (_taker(fault_tolerance_cost, options), cost_table),
         "durable_cost": (_taker(durable_cost, options), durable_table),
         "floor": (_taker(floor, options), floor_table),
         "hidden": (_taker(hidden, options), hidden_table),

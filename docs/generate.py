@@ -20,23 +20,24 @@ import _report
 import _selection
 
 from ftcomm import errors
-from ftcomm.api.foreign_names import name_table
+from ftcomm.collectives import selection
 from ftcomm.collectives.schedules.binomial_tree import binomial_broadcast
 from ftcomm.collectives.schedules.halving_doubling import halving_allreduce
+from ftcomm.collectives.schedules.non_power_of_two import is_power_of_two
 from ftcomm.collectives.schedules.pairwise_exchange import pairwise_exchange_v
 from ftcomm.collectives.schedules.pipelined_chain import SEGMENT_BYTES, chain_broadcast
 from ftcomm.collectives.schedules.recursive_doubling import doubling_allreduce
 from ftcomm.collectives.schedules.reduce_scatter import (
     halving_reduce_scatter,
-    is_power_of_two,
     ring_reduce_scatter,
 )
 from ftcomm.collectives.schedules.ring import ring_allreduce
 from ftcomm.collectives.schedules.rooted import direct_gather, direct_scatter, reduce_to_root
 from ftcomm.collectives.schedules.schedule import Schedule, block_bounds
-from ftcomm.config.algorithm_table import CHOICES, DEFAULT_TABLE, Row
 from ftcomm.config.environment import WORKER_VARIABLES
 from ftcomm.config.job_settings import SETTINGS
+from ftcomm.protocol.document import message_table, record_table
+from ftcomm.protocol.signature import Algorithm
 from ftcomm.recovery.diagram import state_diagram
 from ftcomm_chaos.checkers import rule_table
 from ftcomm_chaos.runner.fault_plan import kinds_table
@@ -165,24 +166,25 @@ def _contributed(n: int, rank: int) -> list[Schedule]:
 
 
 def default_algorithm_table() -> str:
-    """The built-in table, a row for each group of ranks."""
+    """What is chosen for each group of ranks."""
     rows = ["| kind | ranks | algorithm |", "|---|---|---|"]
-    for kind in CHOICES:
+    for kind, choices in selection.CHOICES.items():
         least = 2
-        table = getattr(DEFAULT_TABLE, kind)
-        for row in table:
-            ranks = f"{least}" if least == row.up_to_ranks else f"{least} to {row.up_to_ranks}"
-            if row is table[-1]:
+        for up_to, uses in choices:
+            ranks = f"{least}" if least == up_to else f"{least} to {up_to}"
+            if up_to == choices[-1][0]:
                 ranks = f"{least} and more"
-            rows.append(f"| {kind} | {ranks} | {_rules_text(row)} |")
-            least = row.up_to_ranks + 1
+            rows.append(f"| {kind.name.lower()} | {ranks} | {_uses_text(uses)} |")
+            least = up_to + 1
     return "\n".join(rows)
 
 
-def _rules_text(row: Row) -> str:
-    first, *others = row.algorithms
-    later = (f"from {_size_text(rule.from_bytes)} on {rule.use}" for rule in others)
-    return ", ".join([first.use, *later])
+def _uses_text(uses: dict[int, Algorithm]) -> str:
+    texts = (
+        f"from {_size_text(kib << 10)} on {use.name.lower()}" if kib else use.name.lower()
+        for kib, use in uses.items()
+    )
+    return ", ".join(texts)
 
 
 def _size_text(nbytes: int) -> str:
@@ -202,7 +204,7 @@ def figures(name: str, say: Say, *, plots: bool = True) -> Callable[[], str]:
         if not lines:
             return NOT_MEASURED
         images = [
-            f"![{plot.stem}](../benchmarks/results/{plot.name})"
+            f"![{plot.stem}](../../benchmarks/results/{plot.name})"
             for plot in sorted(RESULTS.glob(f"{name}-*.svg"))
         ]
         return "\n\n".join([say(lines), *(images if plots else [])])
@@ -226,6 +228,8 @@ def _results(name: str) -> list[dict[str, Any]]:
 
 PARTS: dict[str, Callable[[], str]] = {
     "states": _diagram,
+    "control_messages": message_table,
+    "records": record_table,
     "errors": error_table,
     "exit_codes": exit_code_table,
     "algorithm_costs": algorithm_cost_table,
@@ -235,9 +239,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "worker_settings": worker_setting_table,
     "rules": rule_table,
     "fault_kinds": kinds_table,
-    "foreign_names": name_table,
     "figures_allreduce": figures("allreduce", _report.allreduce_table),
-    "figures_cost": figures("fault_tolerance_cost", _report.cost_table),
     "figures_hidden": figures("hidden", _report.hidden_table),
     "figures_result_memory": figures("result_memory", _report.result_memory_table),
     "figures_rank_results": figures("rank_results", _report.rank_results_table),
@@ -277,7 +279,7 @@ def main() -> int:
     what.add_argument("--write", action="store_true")
     given = parser.parse_args()
     stale = []
-    for path in [*sorted(FOLDER.glob("*.md")), FOLDER.parent / "README.md"]:
+    for path in [*sorted(FOLDER.rglob("*.md")), FOLDER.parent / "README.md"]:
         text = path.read_text(encoding="utf-8")
         fresh = up_to_date(text)
         if fresh != text:

@@ -24,8 +24,7 @@ from ftcomm.requests.arguments import (
 )
 from ftcomm.requests.call_site import call_site, passes_on
 from ftcomm.requests.object_payload import unpack_items, unpack_object
-from ftcomm.requests.options import CallOptions
-from ftcomm.requests.request import OpenBroadcast, Request, Submission
+from ftcomm.requests.request import CallOptions, OpenBroadcast, Request, Submission
 
 passes_on(__file__)
 
@@ -54,8 +53,6 @@ class CollectiveCalls:
             request = self._build.allreduce(x, options, site)
             if out is not None:
                 check_out(out, result_dtype(request.form.dtype, wire), request.form.shape)
-                if wire is None:
-                    request.place = self._output.place_in(out, request.sendbuf, x)
             return request
 
         finish = self._output.to(out, copy=copy) if wire is None else widened_into(out)

@@ -23,15 +23,12 @@ class OutputPolicy:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._keeps_results = engine.keeps_results
 
     def to(self, out: Result | None = None, *, copy: bool) -> Callable[[LoggedResult], Result]:
         """Build the output policy of a result: copies and views, never writable log memory."""
         if out is not None:
-            return functools.partial(_filled if self._keeps_results else _made_or_filled, out)
-        if not copy:
-            return LoggedResult.read_only
-        return self._copied if self._keeps_results else _shaped
+            return functools.partial(_filled, out)
+        return self._copied if copy else LoggedResult.read_only
 
     def _copied(self, stored: LoggedResult) -> Result:
         flat = stored.flat
@@ -40,16 +37,6 @@ class OutputPolicy:
         copy = self._engine.lend(len(flat), flat.dtype)
         copy[:] = flat
         return copy.reshape(stored.shape)
-
-    def place_in(self, out: Result, sendbuf: Array, x: Any = None) -> Result | None:
-        """Return `out` itself if nothing is replayed; an error then leaves its content undefined.
-
-        The input is: the call is made again from it after a failure that cost nobody a result.
-        """
-        large = not self._keeps_results and out.nbytes >= Pool.MIN_LENT_BYTES
-        if not large or not out.flags.c_contiguous or shares_input(out, x, sendbuf):
-            return None
-        return out.reshape(-1)
 
 
 def shares_input(out: Result, x: Any, sendbuf: Array) -> bool:
@@ -65,7 +52,9 @@ def shares_input(out: Result, x: Any, sendbuf: Array) -> bool:
 
 def to_own(out: Result | None) -> Callable[[LoggedResult], Result]:
     """Hand out a result that is no part of the log: the array itself, or what is put into `out`."""
-    return _shaped if out is None else functools.partial(_made_or_filled, out)
+    if out is None:
+        return lambda stored: stored.flat.reshape(stored.shape)
+    return functools.partial(_made_or_filled, out)
 
 
 def as_passed(
@@ -97,10 +86,6 @@ def _as_scalar(scalar: Scalar, result: Result) -> Any:
     if scalar is Scalar.PYTHON:
         return result.item()
     return result[()] if scalar is Scalar.NUMPY else result
-
-
-def _shaped(stored: LoggedResult) -> Result:
-    return stored.flat.reshape(stored.shape)
 
 
 def _filled(out: Result, stored: LoggedResult) -> Result:

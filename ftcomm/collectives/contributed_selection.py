@@ -8,10 +8,10 @@ A function that must see whole arrays in rank order has no schedule here.
 
 import functools
 
+from ftcomm.collectives.schedules.non_power_of_two import is_power_of_two
 from ftcomm.collectives.schedules.pairwise_exchange import pairwise_exchange_v
 from ftcomm.collectives.schedules.reduce_scatter import (
     halving_reduce_scatter,
-    is_power_of_two,
     ring_reduce_scatter,
 )
 from ftcomm.collectives.schedules.rooted import direct_gather, direct_scatter, reduce_to_root

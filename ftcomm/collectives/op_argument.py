@@ -1,25 +1,22 @@
-"""Reduction ops as users pass them: a name, a builtin that stands for one, or a function.
+"""Reduction ops as users pass them: a name, a builtin that stands for one, or a declared function.
 
 A name is taken in any case and in several spellings; the error of a typo says what may be meant.
-Python's `sum` adds up one iterable, so it is no function of two arrays; whoever passes it means the
-operation of that name.  A function of the user's own is hashed, so that ranks with different ones
-notice, and tried before its first use (`function_probe`).  What can be neither hashed nor named is
-refused.
+Python's `sum` adds up one iterable, so it is no function of two arrays; who passes it means the
+operation of that name.  A function of the user's own is declared by `reduction` with a name, which
+ranks compare; the error of an undeclared one has the line that declares it.
 """
 
 import difflib
 import enum
+import hashlib
 import operator
-import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
 from ftcomm.collectives.dtypes import AnyDtype
-from ftcomm.collectives.function_hash import UnhashableFunctionError, code_hash, name_hash
 
 OpName = Literal[
     "sum",
@@ -81,6 +78,7 @@ Array = np.ndarray[Any, AnyDtype]
 UserFunction = Callable[[Array, Array], Any]
 AnyOp = OpName | Op | UserFunction  # what a type checker lets users pass
 UncheckedOp = str | UserFunction  # what they may pass, not looked at yet
+HASH_BYTES = 8  # what a signature has room for
 
 # They take one iterable: nobody can mean them as functions of two arrays.
 _OF_ITERABLES: dict[Any, str] = {
@@ -116,7 +114,9 @@ _OF_TWO: dict[Any, str] = {
 # By identity: a user's object may have no hash, or one that is equal to everything.
 NAME_OF_ID = {id(function): name for function, name in (_OF_ITERABLES | _OF_TWO).items()}
 _IDS_OF_ITERABLES = frozenset(map(id, _OF_ITERABLES))
-MAX_NAME = 200  # characters: a name is for a person to read
+# Characters of a name. With a call site of usual length it fits into the 255 bytes that a worker
+# tells of a recent call's site.
+MAX_NAME = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,19 +125,17 @@ class Reduction:
 
     Attributes:
         function: of (accumulator, operand), or of (source, destination).
+        name: what ranks compare.
         elementwise: False if it must see whole arrays.
         commutative: False if the accumulator must come from lower ranks.
-        name: what stands for it in place of its code; empty for none.
-        is_declared: by `reduction`, so it is not tried.
         in_place: it combines the source into the destination.
         itemsize: bytes of its elements where those are no dtype's, else 0.
     """
 
     function: UserFunction
+    name: str
     elementwise: bool = True
     commutative: bool = True
-    name: str = ""
-    is_declared: bool = True
     in_place: bool = False
     itemsize: int = 0
 
@@ -146,38 +144,47 @@ class Reduction:
         return self.function(first, second)
 
     @property
-    def is_named(self) -> bool:
-        """True if ranks compare a name: the same one in every version of Python."""
-        return bool(self.name) or isinstance(self.function, np.ufunc)
-
-    @property
     def whole(self) -> bool:
         """True if the function must be given whole arrays, in rank order."""
         return not (self.elementwise and self.commutative) or self.itemsize > 1
+
+    @property
+    def hash(self) -> int:
+        """Hash of the name and of the needs of the function, for the signature."""
+        needs = (self.name, self.elementwise, self.commutative, self.in_place, self.itemsize)
+        raw = hashlib.sha256(ascii(needs).encode()).digest()
+        return int.from_bytes(raw[:HASH_BYTES], "little")
+
+    @property
+    def label(self) -> str:
+        """The name as printable ASCII, for the message of a mismatch.
+
+        It travels behind the call site, never in the signature: ranks compare the hash alone.
+        """
+        return "".join(c if c.isascii() and c.isprintable() else "?" for c in self.name)
 
 
 def reduction(
     function: UserFunction,
     *,
+    name: str,
     elementwise: bool = True,
     commutative: bool = True,
-    name: str | None = None,
     in_place: bool = False,
     itemsize: int | None = None,
 ) -> Reduction:
-    """Declare a function as an ``op``: what it needs, and what it is called.
+    """Declare a function as an ``op``: what it is called, and what it needs.
 
-    A function that is passed without this must show on two small arrays that it is elementwise and
-    commutative.  A declared one is taken at its word.
+    The declaration is taken at its word: an elementwise and commutative function gets pieces of
+    arrays in any order.
 
     Args:
         function: of (accumulator, operand), which returns their combination as an array of the
             same shape and dtype and changes neither; the same on all ranks; associative.  With
             `in_place` of (source, destination).
+        name: what ranks compare, such as ``"torch.add"``. All ranks must mean the same by it.
         elementwise: False if it must see whole arrays of the shape that was passed in.
         commutative: False if the accumulator must come from lower ranks than the operand.
-        name: what ranks compare in place of the function's code. A builtin or C function needs
-            one, such as ``"torch.add"``. All ranks must mean the same by it.
         in_place: the function combines its first array, the operand, into its second, the
             accumulator, which it may write while it runs and may not keep. It returns None, or
             that array.
@@ -185,7 +192,7 @@ def reduction(
             uint8, of whole elements, and the function is given whole arrays in rank order.
 
     Raises:
-        TypeError: `function` is no function of two arrays, or has neither code nor a name.
+        TypeError: `function` is no function of two arrays, or `name` no text.
         ValueError: `name` is empty or too long, or `itemsize` is not positive.
     """
     if not callable(function):
@@ -195,19 +202,17 @@ def reduction(
             f"{described(function)} combines the elements of one array, and a reduction two "
             f"arrays; pass op={NAME_OF_ID[id(function)]!r}"
         )
-    if name is None:
-        _check_code(function)
-    elif not isinstance(name, str):
+    if not isinstance(name, str):
         raise TypeError(f"name is a {type(name).__name__}, must be a str")
-    elif not 0 < len(name) <= MAX_NAME:
+    if not 0 < len(name) <= MAX_NAME:
         raise ValueError(f"name has {len(name)} characters, must have 1 to {MAX_NAME}")
     return Reduction(
         function,
+        name,
         elementwise,
         commutative,
-        name or "",
-        in_place=bool(in_place),
-        itemsize=0 if itemsize is None else _checked_itemsize(itemsize),
+        bool(in_place),
+        0 if itemsize is None else _checked_itemsize(itemsize),
     )
 
 
@@ -220,23 +225,37 @@ def _checked_itemsize(itemsize: Any) -> int:
 
 
 def resolve_op(op: UncheckedOp) -> str | Reduction:
-    """Resolve an ``op`` to the name of an operation, or to a function that can be hashed.
+    """Resolve an ``op`` to the name of an operation, or to a declared function.
 
     Raises:
-        TypeError: `op` is neither name nor function, or a function without code or name.
+        TypeError: `op` is neither name nor declared function.
         ValueError: no operation has this name.
     """
     if isinstance(op, str):
         return canonical_name(op)
+    if isinstance(op, Reduction):
+        return op
     name = NAME_OF_ID.get(id(op))
     if name is not None:
         return name
-    if isinstance(op, Reduction):
-        return op
     if not callable(op):
-        raise TypeError(f"op is a name, an ftcomm.Op or a function, not {type(op).__name__}")
-    _check_code(op)
-    return Reduction(op, is_declared=False)
+        raise TypeError(
+            f"op is a name, an ftcomm.Op or an ftcomm.reduction, not {type(op).__name__}"
+        )
+    raise _undeclared(op)
+
+
+def _undeclared(function: Any) -> TypeError:
+    plain = getattr(function, "__name__", "")
+    variable = plain if isinstance(plain, str) and plain.isidentifier() else "f"
+    name = described(function)
+    name = name if variable != "f" and 0 < len(name) <= MAX_NAME else "mine"
+    return TypeError(
+        f"op is {described(function)}, which is not declared as a reduction: ranks compare a "
+        f"function by its name; use one of {', '.join(NAMES)}, or declare it: "
+        f"op = ftcomm.reduction({variable}, name={name!r}), with elementwise=False if it needs "
+        "whole arrays, commutative=False if the order of ranks is meant"
+    )
 
 
 def canonical_name(spelling: str) -> str:
@@ -251,7 +270,7 @@ def canonical_name(spelling: str) -> str:
     hint = _hint(spelling.lower())
     raise ValueError(
         f"no operation is called {spelling!r}; {hint}use one of {', '.join(_NAME_OF)}, "
-        "or pass a function"
+        "or an ftcomm.reduction"
     )
 
 
@@ -280,61 +299,6 @@ def check_itemsize(reduction: Reduction, x: Array, what: str = "the input") -> N
         )
 
 
-def function_hash(reduction: Reduction) -> int:
-    """The hash of a user's function, and of what it needs.
-
-    Raises:
-        TypeError: it has no name, and refers to something that has no digest.
-    """
-    needs = f"{reduction.elementwise} {reduction.commutative}" if reduction.whole else ""
-    if reduction.in_place or reduction.itemsize:
-        needs += f" {reduction.in_place} {reduction.itemsize}"
-    if reduction.name:
-        return name_hash(reduction.name, needs)
-    if isinstance(reduction.function, np.ufunc):
-        return name_hash(f"numpy.{reduction.function.__name__}", needs)
-    try:
-        return code_hash(reduction.function, needs)
-    except UnhashableFunctionError as error:
-        name = described(reduction.function)
-        raise TypeError(
-            f"op {name} cannot be compared between ranks: {error}, which cannot be hashed; "
-            f"{_remedy(name)}"
-        ) from None
-
-
-def check_pythons(reduction: Reduction, pythons: Sequence[str]) -> None:
-    """Refuse a function without a name where ranks run different versions of Python.
-
-    Args:
-        reduction: whose hash is of its bytecode.
-        pythons: of each rank, empty where it is not known.
-
-    Raises:
-        TypeError: naming the versions and their ranks.
-    """
-    ranks: dict[str, list[int]] = {}
-    for rank, python in enumerate(pythons):
-        if python:
-            ranks.setdefault(python, []).append(rank)
-    if len(ranks) < 2:
-        return
-    versions = ", ".join(
-        f"{python} on rank {members[0]}" + (f" and {len(members) - 1} more" * (len(members) > 1))
-        for python, members in sorted(ranks.items())
-    )
-    name = described(reduction.function)
-    raise TypeError(
-        f"op {name} cannot be compared between ranks: they run {versions}, and each version has "
-        f"its own bytecode; {_remedy(name)}"
-    )
-
-
-def _remedy(name: str) -> str:
-    plain = name if name.isascii() and "<" not in name and " " not in name else "mine"
-    return f"give it a name: ftcomm.reduction(f, name={plain!r})"
-
-
 def described(function: Any) -> str:
     """A function as messages call it."""
     name = getattr(function, "__name__", None)
@@ -342,33 +306,3 @@ def described(function: Any) -> str:
         return f"an object of type {type(function).__name__}"
     module = getattr(function, "__module__", None)
     return name if module in (None, "builtins", "__main__") else f"{module}.{name}"
-
-
-def _check_code(function: Any) -> None:
-    """Refuse what is no Python function: nothing tells whether ranks mean the same by it."""
-    if isinstance(function, np.ufunc):
-        _check_ufunc(function)
-        return
-    while isinstance(function, partial | types.MethodType):
-        function = function.func if isinstance(function, partial) else function.__func__
-    if not isinstance(function, types.FunctionType):
-        raise _without_code(function, "has no Python code of its own that ranks could compare")
-
-
-def _check_ufunc(function: np.ufunc) -> None:
-    if getattr(np, function.__name__, None) is not function:
-        raise _without_code(function, "is no ufunc of numpy's own, so its name says too little")
-    if function.nin != 2 or function.nout != 1:
-        raise TypeError(
-            f"op is {described(function)}, which takes {function.nin} arrays and gives "
-            f"{function.nout}; an op takes 2 and gives 1"
-        )
-
-
-def _without_code(function: Any, why: str) -> TypeError:
-    name = described(function)
-    return TypeError(
-        f"op is {name}, which {why}; use a name ({', '.join(NAMES)}), a Python function, or "
-        f"ftcomm.reduction(f, name={name!r}) if it combines two arrays into a new one of the "
-        "same dtype and shape"
-    )

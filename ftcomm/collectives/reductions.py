@@ -18,7 +18,6 @@ from ftcomm.collectives.op_argument import (
     UncheckedOp,
     UserFunction,
     described,
-    function_hash,
     resolve_op,
 )
 from ftcomm.protocol.signature import OpCode
@@ -136,7 +135,7 @@ def op_code(op: str | Reduction) -> tuple[OpCode, int]:
     """The wire code of a resolved operation, and the hash of a user's function, else 0."""
     if isinstance(op, str):
         return OpCode[op.upper()], 0
-    return OpCode.FUNCTION, function_hash(op)
+    return OpCode.FUNCTION, op.hash
 
 
 def make_reducer(
@@ -145,14 +144,12 @@ def make_reducer(
     """The reducer of `op` on arrays of `dtype`.
 
     Args:
-        op: a name, a builtin that stands for one, or a function of (accumulator, operand) that
-            returns the combination as an array of the same shape and dtype and changes neither;
-            see `reduction`.
+        op: a name, a builtin that stands for one, or a function that `reduction` declared.
         dtype: the operands' dtype.
         shape: the shape that whole arrays are handed over in; None means 1-D.
 
     Raises:
-        TypeError: the operation is not defined for the dtype, or `op` is neither name nor function.
+        TypeError: the operation is not defined for the dtype, or `op` is neither name nor declared.
         ValueError: no operation has this name.
     """
     resolved = resolve_op(op)

@@ -1,4 +1,4 @@
-"""Selection of the algorithm by the job's table of constants, equal on all ranks.
+"""Selection of the algorithm by constants, equal on all ranks.
 
 Nothing measured at run time enters here (rule R5).  Schedules are made once per shape and kept.
 """
@@ -6,10 +6,15 @@ Nothing measured at run time enters here (rule R5).  Schedules are made once per
 import functools
 import hashlib
 from collections.abc import Callable
+from typing import Final
 
 from ftcomm.collectives.contributed_selection import HALVING_BELOW_BYTES
+from ftcomm.collectives.schedules.allgather import (
+    doubling_allgather,
+    ring_allgather,
+    ring_allgatherv,
+)
 from ftcomm.collectives.schedules.binomial_tree import binomial_broadcast
-from ftcomm.collectives.schedules.doubling_allgather import doubling_allgather, is_power_of_two
 from ftcomm.collectives.schedules.halving_doubling import halving_allreduce
 from ftcomm.collectives.schedules.hierarchical import (
     SHARES_FROM_BYTES,
@@ -18,6 +23,7 @@ from ftcomm.collectives.schedules.hierarchical import (
     hierarchical_broadcast,
 )
 from ftcomm.collectives.schedules.hierarchical_allgather import hierarchical_allgatherv
+from ftcomm.collectives.schedules.non_power_of_two import is_power_of_two
 from ftcomm.collectives.schedules.pairwise_exchange import pairwise_exchange
 from ftcomm.collectives.schedules.pipelined_chain import (
     MOST_SEGMENTS,
@@ -26,9 +32,7 @@ from ftcomm.collectives.schedules.pipelined_chain import (
 )
 from ftcomm.collectives.schedules.recursive_doubling import barrier, doubling_allreduce
 from ftcomm.collectives.schedules.ring import ring_allreduce
-from ftcomm.collectives.schedules.ring_allgather import ring_allgather, ring_allgatherv
 from ftcomm.collectives.schedules.schedule import REDUCE_SEGMENT_BYTES, Schedule
-from ftcomm.config.algorithm_table import DEFAULT_TABLE, AlgorithmTable, Row
 from ftcomm.protocol.host_groups import Grouping, are_neighbours, is_hierarchical
 from ftcomm.protocol.signature import Algorithm, Kind
 
@@ -37,6 +41,31 @@ from ftcomm.protocol.signature import Algorithm, Kind
 HIERARCHICAL_FROM_BYTES = 16 * 1024
 # Of the result of an allgather: fewer steps pay as long as one costs more than its bytes.
 DOUBLING_ALLGATHER_BYTES = 256 * 1024
+_DOUBLING, _HALVING = Algorithm.RECURSIVE_DOUBLING, Algorithm.HALVING_DOUBLING
+_RING, _TREE, _CHAIN = Algorithm.RING, Algorithm.BINOMIAL, Algorithm.CHAIN
+# Groups of up to so many ranks, and from how many KiB of a rank's input on each algorithm is used.
+# Larger groups go by the last row. docs/algorithms.md says why.
+CHOICES: Final[dict[Kind, tuple[tuple[int, dict[int, Algorithm]], ...]]] = {
+    Kind.ALLREDUCE: (
+        (2, {0: _DOUBLING, 512: _RING}),
+        (3, {0: _DOUBLING, 256: _RING}),
+        (4, {0: _DOUBLING, 256: _HALVING}),
+        (7, {0: _DOUBLING, 1024: _RING}),
+        (8, {0: _DOUBLING, 256: _HALVING}),
+        (15, {0: _DOUBLING, 512: _HALVING, 2048: _RING}),
+        (16, {0: _DOUBLING, 256: _HALVING}),
+        (31, {0: _DOUBLING, 512: _HALVING, 4096: _RING}),
+        (1024, {0: _DOUBLING, 256: _HALVING, 65536: _RING}),
+    ),
+    Kind.BROADCAST: (
+        (2, {0: _TREE}),
+        (4, {0: _TREE, 4096: _CHAIN}),
+        (8, {0: _TREE, 8192: _CHAIN}),
+        (16, {0: _TREE, 16384: _CHAIN}),
+        (64, {0: _TREE, 32768: _CHAIN}),
+        (1024, {0: _TREE, 262144: _CHAIN}),
+    ),
+}
 ORDER_REVISION = 3  # raised whenever any algorithm's operand order or cut points change
 
 _ALLOWED: dict[Kind, tuple[Algorithm, ...]] = {
@@ -62,7 +91,7 @@ def tables_digest() -> bytes:
     """32 bytes that are equal iff two processes cut, order and by default choose alike."""
     cuts = (ORDER_REVISION, REDUCE_SEGMENT_BYTES, SEGMENT_BYTES, MOST_SEGMENTS, SHARES_FROM_BYTES)
     limits = (HIERARCHICAL_FROM_BYTES, HALVING_BELOW_BYTES, DOUBLING_ALLGATHER_BYTES)
-    text = repr((cuts, limits, DEFAULT_TABLE.to_text()))
+    text = repr((cuts, limits, CHOICES))
     return hashlib.sha256(text.encode()).digest()
 
 
@@ -83,7 +112,6 @@ def choose_algorithm(
     *,
     whole: bool = False,
     grouping: Grouping = (),
-    table: AlgorithmTable = DEFAULT_TABLE,
 ) -> Algorithm:
     """The algorithm for `nbytes` of input on each of `world_size` ranks.
 
@@ -91,12 +119,11 @@ def choose_algorithm(
         kind: allreduce, broadcast, allgather, alltoall or barrier.
         world_size: number of ranks.
         nbytes: size of one rank's input.
-        override: the caller's or the job's wish; AUTO leaves it to the table.
+        override: the caller's or the job's wish; AUTO leaves it to the constants.
         whole: the reduction needs whole arrays in rank order, which only doubling gives.
         grouping: which ranks share a host. Where it is flat (`is_hierarchical` says no), a
-            wish for the hierarchy leaves the choice to the table, so that a job's setting fits
+            wish for the hierarchy leaves the choice to the constants, so that a job's setting fits
             wherever the job runs.
-        table: the job's.
 
     Raises:
         ValueError: the wish does not fit the kind or the reduction.
@@ -121,7 +148,7 @@ def choose_algorithm(
         return Algorithm.HIERARCHICAL if by_hosts else _flat_allgather(world_size, nbytes)
     if len(allowed) == 1:
         return allowed[0]
-    picked = Algorithm[algorithm_in(table, kind.name.lower(), world_size, nbytes).upper()]
+    picked = _flat_choice(kind, world_size, nbytes)
     # the chain goes by hosts too
     return Algorithm.HIERARCHICAL if by_hosts and picked is not Algorithm.CHAIN else picked
 
@@ -134,18 +161,11 @@ def _flat_allgather(world_size: int, nbytes: int) -> Algorithm:
     )
 
 
-def algorithm_in(table: AlgorithmTable, kind: str, world_size: int, nbytes: int) -> str:
-    """The name of the algorithm that `table` has for a collective.
-
-    Args:
-        table: the job's.
-        kind: a key of `algorithm_table.CHOICES`.
-        world_size: ranks; more than the last row names fall under it.
-        nbytes: bytes of one rank's input.
-    """
-    rows: tuple[Row, ...] = getattr(table, kind)
-    row = next((row for row in rows if world_size <= row.up_to_ranks), rows[-1])
-    return next(rule.use for rule in reversed(row.algorithms) if nbytes >= rule.from_bytes)
+def _flat_choice(kind: Kind, world_size: int, nbytes: int) -> Algorithm:
+    """The algorithm that `CHOICES` has for `nbytes` on each of `world_size` ranks."""
+    rows = CHOICES[kind]
+    _, uses = next((row for row in rows if world_size <= row[0]), rows[-1])
+    return next(uses[kib] for kib in reversed(uses) if nbytes >= kib * 1024)
 
 
 SCHEDULES_KEPT = 128  # a ring of 1024 ranks is 2046 steps, about 0.3 MB
@@ -162,13 +182,10 @@ def schedule_for(
     root: int = -1,
     whole: bool = False,
     grouping: Grouping = (),
-    table: AlgorithmTable = DEFAULT_TABLE,
 ) -> Schedule:
     """The kept schedule of `rank` for `count` elements of `itemsize` bytes on each rank."""
     nbytes = count * itemsize
-    chosen = choose_algorithm(
-        kind, world_size, nbytes, algorithm, whole=whole, grouping=grouping, table=table
-    )
+    chosen = choose_algorithm(kind, world_size, nbytes, algorithm, whole=whole, grouping=grouping)
     return _schedule(kind, world_size, rank, count, itemsize, chosen, root, grouping)
 
 
@@ -183,7 +200,7 @@ def _schedule(
     root: int,
     grouping: Grouping,
 ) -> Schedule:
-    """Build the schedule of a choice; independent of the table, so one cache serves all tables."""
+    """Build the schedule of a choice."""
     if kind is Kind.BARRIER:
         return barrier(world_size, rank)
     if kind is Kind.ALLTOALL:

@@ -1,6 +1,6 @@
 """Features that this system lacks for groups of several processes, reported before any attempt.
 
-Linux has everything; macOS has what is needed, less what `docs/operations.md` lists; Windows has
+Linux has everything; macOS has what is needed, less what `docs/running.md` lists; Windows has
 the group of one.
 """
 
@@ -14,11 +14,6 @@ from ftcomm.errors import ConfigError
 # Their stores become visible in the order in which they were made, so a counter that has moved
 # says that the bytes before it are there.  Python has no fence with which others could be told.
 ORDERED_STORES = ("x86_64", "AMD64")
-
-
-def python_version() -> str:
-    """Implementation and minor version, within which a function has one bytecode."""
-    return f"{platform.python_implementation()[:16]} {sys.version_info[0]}.{sys.version_info[1]}"
 
 
 def require_groups(what: str) -> None:

@@ -1,12 +1,11 @@
 """Kinds of settings: which values one may have, how text becomes a value, and back; pure."""
 
+import enum
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ftcomm.config.algorithm_table import table_in_text
-from ftcomm.config.checkpoint_period import CheckpointPeriod
 from ftcomm.errors import ConfigError
 
 MAX_STORE_NAME = 512  # bytes; a path, or a bucket and a prefix
@@ -26,6 +25,20 @@ _UNITS: Final = {
     "GB": 10**9,
     "TB": 10**12,
 }
+_PERIOD: Final = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(s|m|h|v)")
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
+
+
+class OptionGroup(enum.Enum):
+    """Part of a command's help in which an option stands; --help shows the first four."""
+
+    JOB = "Job"
+    CHECKPOINTS = "Checkpoints"
+    FAULTS = "Faults"
+    OUTPUT = "Output"
+    RECOVERY = "Recovery"
+    NETWORK = "Network"
+    LIMITS = "Limits"
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +209,36 @@ class StoreName(SettingKind):
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointPeriod:
+    """The period of durable checkpoints, in seconds or in versions; one of the two is 0.
+
+    Attributes:
+        seconds: between two versions that are written.
+        versions: every how many versions one is written.
+    """
+
+    seconds: float = 0.0
+    versions: int = 0
+
+    @classmethod
+    def of(cls, text: str) -> "CheckpointPeriod":
+        """The period that `text` names: ``60s``, ``5m``, ``1h`` or ``10v``.
+
+        Raises:
+            ValueError: it names none.
+        """
+        match = _PERIOD.fullmatch(text.strip().lower())
+        if match is None:
+            raise ValueError(f"{text!r} is no period such as 60s, 5m or 10v")
+        amount, unit = match[1], match[2]
+        if unit != "v":
+            return cls(seconds=float(amount) * _SECONDS[unit])
+        if "." in amount or int(amount) == 0:
+            raise ValueError(f"{text!r} is no whole number of versions")
+        return cls(versions=int(amount))
+
+
+@dataclass(frozen=True, slots=True)
 class Period(SettingKind):
     """Seconds or versions: 60s, 5m, 1h, 10v."""
 
@@ -216,26 +259,6 @@ class Period(SettingKind):
     @property
     def values(self) -> str:
         return "such as 60s, 5m, 1h or 10v"
-
-
-@dataclass(frozen=True, slots=True)
-class AlgorithmTableText(SettingKind):
-    """An algorithm table in one line; a person names a file that holds it."""
-
-    def read(self, name: str, text: str) -> str:
-        del name
-        return text
-
-    def check(self, name: str, value: Any) -> None:
-        must_be_text(name, value)
-        table_in_text(value)
-
-    def canonical(self, value: Any) -> str:
-        return str(value)
-
-    @property
-    def values(self) -> str:
-        return "default, or the name of a TOML or JSON file"
 
 
 def variable_of(name: str) -> str:

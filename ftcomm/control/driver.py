@@ -18,7 +18,7 @@ from ftcomm.control.durable_tasks import DurableTasks
 from ftcomm.control.hub import Hub
 from ftcomm.control.messages.direct_receive import DirectReceive
 from ftcomm.errors import FtcommError
-from ftcomm.protocol.checksum_records import digest_named
+from ftcomm.protocol.checksum_records import xxh3_digest
 from ftcomm.protocol.messages import Leaves, Plan, Revoke, WorkerMessage
 from ftcomm.recovery.events import (
     AskForMessages,
@@ -332,7 +332,7 @@ class Driver:
         core = self.hub.core
         self._settings_of = core.contact.job_id
         self.hub.settings = settings = JobSettings.from_wire(core.contact.settings)
-        self.hub.digest = digest_named(settings.checksum)
+        self.hub.digest = None if settings.checksum == "none" else xxh3_digest
         self.hub.pool.keep_within(min(settings.log_limit, memory_limit() // 2))
         if settings.transport == "shm":
             require_shared_memory()
@@ -342,8 +342,7 @@ class Driver:
             local_replicas=settings.local_replicas,
             tracker_timeout=self.hub.options.tracker_timeout,
             reattach_within=settings.reattach_within,
-            keeps_results=settings.keeps_results,
-            keep_by_all=settings.keep_by_all,
+            keep_by_all=settings.by_all_limit,
         )
         core.contact.set_limits(limits)
 

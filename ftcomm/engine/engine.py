@@ -98,8 +98,6 @@ class DistributedEngine:
             world_size=core.contact.world_size,
             grouping=core.view.grouping,
             algorithm=settings.algorithm,
-            table=settings.table,
-            pythons=lambda: tuple(member.python for member in core.view.members),
         )
 
     @property
@@ -138,14 +136,9 @@ class DistributedEngine:
         return self._hub.settings.call_deadline or None
 
     @property
-    def keeps_results(self) -> bool:
-        """The job's setting ``replay`` is on: what a call returns is in the log too."""
-        return self._hub.settings.keeps_results
-
-    @property
     def watches_states(self) -> bool:
         """True if writes to the content of a lazy checkpoint must be detected."""
-        return self._hub.options.debug is not None
+        return self._hub.settings.watches_states
 
     def lend(self, count: int, dtype: AnyDtype) -> Array:
         """Memory for a result that the user gets; taken back when the user has released it."""

@@ -80,10 +80,6 @@ class Engine(Protocol):
         """Copies of each stable result."""
 
     @property
-    def keeps_results(self) -> bool:
-        """True where a result that a call returns is in the log too."""
-
-    @property
     def has_store(self) -> bool:
         """True where checkpoints are written to a store."""
 

@@ -30,7 +30,6 @@ class LogQuota:
         self._engine = engine
         self._limit = engine.log_limit  # these two hold for the job's lifetime
         self._share = min(engine.replicas, engine.world_size) / engine.world_size
-        self._share *= engine.keeps_results
         self.nbytes = 0
         self.plenty = self._limit // 2
         self._warned = False
@@ -64,7 +63,7 @@ class LogQuota:
         Raises:
             LogLimitError: as above.
         """
-        self._check(nbytes * self._engine.keeps_results)
+        self._check(nbytes)
 
     def _check(self, nbytes: int) -> None:
         total = self.nbytes + nbytes
@@ -79,7 +78,7 @@ class LogQuota:
 
     def completed_input(self, nbytes: int) -> None:
         """Count a call of which the largest rank's log keeps an input of `nbytes`."""
-        self._count(nbytes * self._engine.keeps_results)
+        self._count(nbytes)
 
     def _count(self, nbytes: int) -> None:
         self.nbytes += nbytes

@@ -78,12 +78,11 @@ class PersistentRequest:
         self._is_root = self._is_broadcast and form.root == self._view.rank
         self._synchronising = not self._is_broadcast
 
-    def run(self, sendbuf: Array, place: Array | None = None) -> LoggedResult | None:
+    def run(self, sendbuf: Array) -> LoggedResult | None:
         """One more call; None if nothing is done, and the slow path must be taken.
 
         Args:
             sendbuf: of the form's dtype and count, 1-D and contiguous; it is never written.
-            place: as in `Request`, for results from a pool.
         """
         progress, form, plane = self.progress, self._form, self._plane
         epoch = self._view.epoch  # before the flag: while that is up there is no other
@@ -95,7 +94,7 @@ class PersistentRequest:
             # this call is not completed and enters anew.
             progress.call = self._call
             header = CallHeader(epoch, position, form.suffix)
-            recvbuf = self._run(header, sendbuf, place)
+            recvbuf = self._run(header, sendbuf)
             if recvbuf is not None:
                 stored = LoggedResult(recvbuf, form.shape)
                 entry = LogEntry(form.signature, stored, form.nbytes)
@@ -107,19 +106,16 @@ class PersistentRequest:
                         self._hub.pool.give(done.pop())
                 if done is not None or self._complete(epoch, entry, self._synchronising):
                     return stored
-            # The slow path says it again; if Ctrl-C comes before that, nothing may be in flight.
-            progress.call = NO_CALL
+            progress.call = NO_CALL  # the slow path says it again, unless it refuses the call
             return None
         except BaseException as error:
             plane.cut_short(error)
             raise
 
-    def _run(self, header: CallHeader, sendbuf: Array, place: Array | None) -> Array | None:
+    def _run(self, header: CallHeader, sendbuf: Array) -> Array | None:
         """The result; None if something has happened."""
         form, plane = self._form, self._plane
-        if place is not None:
-            recvbuf = place
-        elif not self._pooled:
+        if not self._pooled:
             recvbuf = np.empty(form.recvbuf_count, form.dtype)
         else:
             memory = (
@@ -143,7 +139,7 @@ def persistent(
     hub: Hub, plane: DataPlane, form: CollectiveSpec, complete: Complete
 ) -> PersistentRequest | None:
     """For calls that are one schedule; else None."""
-    special = hub.faults is not None or hub.settings.verify != "none"
+    special = hub.faults is not None or hub.settings.verify == "inputs"
     special = special or hub.settings.call_deadline > 0  # which calls like these do not keep
     finishes = form.reducer is not None and form.reducer.finishes
     special = special or form.dtype.kind == "V"  # bfloat16, which travels as its bits

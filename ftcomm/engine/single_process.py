@@ -40,14 +40,13 @@ class SingleProcessEngine:
     recovered = Recovered(epochs=1)
     messages = None
 
-    def __init__(self, settings: JobSettings, *, watches_states: bool = False) -> None:
-        self.watches_states = watches_states
+    def __init__(self, settings: JobSettings) -> None:
+        self.watches_states = settings.watches_states
         self.position: Position = START
         self.log_limit = settings.log_limit
         self.replicas = settings.replicas
-        self.keeps_results = settings.keeps_results
         self.call_deadline = settings.call_deadline or None
-        self.group = Group(0, 1, (0,), settings.algorithm, settings.table, lambda: ("",))
+        self.group = Group(0, 1, (0,), settings.algorithm)
 
     def lend(self, count: int, dtype: AnyDtype) -> Array:
         """Memory for a result that the user gets."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ftcomm.collectives.dtypes import AnyDtype
-from ftcomm.collectives.schedules.shift import shift
+from ftcomm.collectives.schedules.pairwise_exchange import shift
 from ftcomm.control.hub import Hub
 from ftcomm.execution.data_plane import VERIFY_STAGE, DataPlane
 from ftcomm.execution.header_check import CallHeader
@@ -85,7 +85,7 @@ class CopiedResults:
         replicas = self._core.contact.limits.replicas
         logged = max(each.packed for each in told) * (1 + local_copies(len(told), replicas))
         call.admit_input(logged)
-        if self._core.contact.limits.keeps_results and not self._copy(packed, told, header):
+        if not self._copy(packed, told, header):
             return None
         return Spread(b"".join(each.digest for each in told), logged)
 

@@ -11,8 +11,8 @@ import numpy as np
 from ftcomm.collectives.chunking import STATE_LIMIT, pieces
 from ftcomm.collectives.dtypes import AnyDtype
 from ftcomm.collectives.reductions import Reducer
+from ftcomm.collectives.schedules.pairwise_exchange import shift
 from ftcomm.collectives.schedules.schedule import NOBODY, Schedule
-from ftcomm.collectives.schedules.shift import shift
 from ftcomm.collectives.selection import allgatherv_schedule, schedule_for
 from ftcomm.control.hub import Hub
 from ftcomm.control.thread import ControlThread
@@ -141,7 +141,7 @@ class DataPlane:
         if memory is not None:
             result = self.run_in_shared_window(header, sendbuf, form, memory)
             return None if result is None else LoggedResult(result, form.shape)
-        recvbuf = self.take(form.recvbuf_count, form.dtype) if call.place is None else call.place
+        recvbuf = self.take(form.recvbuf_count, form.dtype)
         if form.kind is Kind.BROADCAST:
             if form.root == self._view.rank:
                 recvbuf[:] = sendbuf
@@ -178,14 +178,11 @@ class DataPlane:
         return allgatherv_schedule(self.world_size, self.rank, counts, self._view.grouping)
 
     def take(self, count: int, dtype: AnyDtype) -> Array:
-        """Memory for a result: the log's, or, where nothing is kept, the user's."""
+        """Memory for a result, of the log's own."""
         if count * dtype.itemsize < Pool.MIN_BYTES:  # the pool would do the same, under the lock
             return np.empty(count, dtype)
-        hub = self._hub
-        with hub.lock:
-            if hub.core.contact.limits.keeps_results:
-                return hub.pool.take(count, dtype)
-            return hub.pool.lend(count, dtype)
+        with self._hub.lock:
+            return self._hub.pool.take(count, dtype)
 
     def lend(self, count: int, dtype: AnyDtype) -> Array:
         """Memory for a result that is the user's alone."""
@@ -319,6 +316,7 @@ class DataPlane:
 
         If it was being executed, half of a frame may be on a link, and the others may be ahead: no
         more can be said on this epoch's links.  No peer is to blame, so this rank names itself.
+        By what is no `Exception` this rank leaves the job, and needs no links.
         """
         core = self._core
         self._unread = None  # of this epoch: the call that comes next may have links of another
@@ -326,7 +324,7 @@ class DataPlane:
             core.progress.call = NO_CALL
             turn = (core.view.epoch, core.progress.position)
             at_stake = self._turn == turn and bool(self._hub.links)
-        if at_stake:
+        if at_stake and isinstance(error, Exception):
             cause = f"a call was cut short by {error!r}"
             self._control.driver.act(LinkDown(turn[0], core.view.rank, cause))
 
@@ -350,7 +348,7 @@ class DataPlane:
 
     def schedule(self, kind: Kind, count: int, itemsize: int, root: int = -1) -> Schedule:
         """The schedule of a stage of `count` elements of so many bytes."""
-        core, settings = self._core, self._hub.settings
+        core = self._core
         return schedule_for(
             kind,
             core.contact.world_size,
@@ -359,7 +357,6 @@ class DataPlane:
             itemsize,
             root=root,
             grouping=core.view.grouping,
-            table=settings.table,
         )
 
     def run(

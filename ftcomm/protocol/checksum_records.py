@@ -7,8 +7,9 @@ record at most.  A digest finds accidents; it is no proof of where bytes come fr
 """
 
 import struct
-import zlib
 from collections.abc import Callable, Sequence
+
+from xxhash import xxh3_64, xxh3_64_intdigest
 
 from ftcomm.errors import ProtocolError
 
@@ -22,36 +23,14 @@ _ALL_ONES = 0xFFFF_FFFF
 Digest = Callable[[int, Sequence[memoryview]], int]  # of a record's number and its payload's parts
 
 
-def digest_named(name: str) -> Digest | None:
-    """The digest that the job's setting `checksum` names; None for ``none``.
-
-    Raises:
-        ConfigError: this machine lacks the package for it.
-    """
-    if name == "none":
-        return None
-    return _xxh3() if name == "xxh3" else _crc32
-
-
-def _crc32(number: int, parts: Sequence[memoryview]) -> int:
-    value = number & _ALL_ONES
+def xxh3_digest(number: int, parts: Sequence[memoryview]) -> int:
+    """The digest of a record: xxh3 of 64 bits, seeded with the record's number."""
+    if len(parts) == 1:
+        return int(xxh3_64_intdigest(parts[0], number))
+    whole = xxh3_64(seed=number)
     for part in parts:
-        value = zlib.crc32(part, value)
-    return value
-
-
-def _xxh3() -> Digest:
-    from xxhash import xxh3_64, xxh3_64_intdigest  # noqa: PLC0415 - only jobs that ask need it
-
-    def digest(number: int, parts: Sequence[memoryview]) -> int:
-        if len(parts) == 1:
-            return int(xxh3_64_intdigest(parts[0], number))
-        whole = xxh3_64(seed=number)
-        for part in parts:
-            whole.update(part)
-        return int(whole.intdigest())
-
-    return digest
+        whole.update(part)
+    return int(whole.intdigest())
 
 
 def record_head(digest: Digest, number: int, parts: Sequence[memoryview]) -> bytes:

@@ -15,7 +15,6 @@ MAX_CONTROL_FRAME = (
 MAX_TEXT = 1024  # bytes; longer prose belongs in a log file
 MAX_NAME = 64  # bytes; Linux's own limit of a host name, and ample for a worker id
 MAX_ADDRESS = 255  # bytes; a DNS name is at most 253
-MAX_PYTHON = 32  # bytes; an implementation's name and a minor version
 MAX_BLOB = 4096  # bytes; nonces and digests are 32
 MAX_NONCE = 32  # bytes; a roster has one for each rank
 MAX_PATH = 200  # bytes; where in a state a part is, in the user's own keys
@@ -56,7 +55,6 @@ UserPort = Annotated[int, Int(1024, 65535)]
 
 Name = Annotated[str, Text(MAX_NAME)]
 Address = Annotated[str, Text(MAX_ADDRESS)]
-Python = Annotated[str, Text(MAX_PYTHON)]
 Prose = Annotated[str, Text(MAX_TEXT, cut=True)]
 Site = Annotated[str, Text(MAX_ADDRESS, cut=True)]
 LeafPath = Annotated[str, Text(MAX_PATH, cut=True)]

@@ -41,7 +41,6 @@ from ftcomm.protocol.field_types import (
     PackedSignature,
     Port,
     Prose,
-    Python,
     Rank,
     RankOrNone,
     Ranks,
@@ -88,10 +87,7 @@ class LocalFetch:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One place of an epoch's membership.
-
-    ``python`` is empty where nobody is present.
-    """
+    """One place of an epoch's membership."""
 
     rank: Rank
     worker_id: Name
@@ -100,7 +96,6 @@ class Member:
     address: Address
     port: Port
     present: bool = True
-    python: Python = ""
     nonce: Nonce = b""
 
 
@@ -178,7 +173,6 @@ class Hello:
     which its launcher knows.
     ``release`` is the worker's ftcomm.  ``zone`` is what its machine may be lost with.  A ``spare``
     is not counted when the group forms.
-    ``python`` is the interpreter with its minor version: hashes of functions hold within one.
     ``job_id`` is empty before the first welcome: a process of an earlier attempt has no part in a
     later one.  ``generation`` and ``tracker`` are those of the newest tracker that this process has
     answered: it follows no older one (rule R19).
@@ -200,7 +194,6 @@ class Hello:
     start: Ticks = 0
     group: U32 = 0
     release: Name = __version__
-    python: Python = ""
     zone: Name = ""
     spare: bool = False
     job_id: Name = ""
@@ -433,7 +426,7 @@ class MemberDelta:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Decision of the tracker for one member in `epoch` (design, Decide).
+    """Decision of the tracker for one member in `epoch` (docs/recovery.md, "The steps").
 
     ``commit`` is the tentative version that is now committed (-1: none).  ``load`` is the
     checkpoint version that this member must fetch from one of ``load_from`` (-1: none).

@@ -86,7 +86,7 @@ class OpCode(enum.IntEnum):
 
 
 class Algorithm(enum.IntEnum):
-    """Schedule family; AUTO means the job's table decides."""
+    """Schedule family; AUTO means that constants decide."""
 
     AUTO = 0
     RING = 1
@@ -171,8 +171,8 @@ class Signature:
         dtype: key of `DTYPE_NAMES`.
         algorithm: the caller's override, ``Algorithm.AUTO`` without one.
         root: the root rank, -1 where the kind has none.
-        op_hash: first 8 bytes of a digest of a user function's name, or its code, or of the counts
-            that the caller gives, or both; else 0.
+        op_hash: first 8 bytes of a digest of a user function's declaration, or of the counts that
+            the caller gives, or both; else 0.
         count: number of elements; also kept for shapes too deep to name.
         ndim: number of dimensions.
         dims: the shape's dimensions, or a digest of it when it does not fit; of the `RAGGED` kinds

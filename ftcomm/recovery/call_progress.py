@@ -188,11 +188,10 @@ class CallProgress:
         refusal = self._may_not_complete(epoch, now)
         if refusal is not None:
             return refusal, []
-        position, dropped = self.position, []
-        if self._contact.limits.keeps_results:
-            self._log.add(position, entry)
-            self._log.passed(position)
-            dropped = self._log.prove_stable(position) if synchronising else []
+        position = self.position
+        self._log.add(position, entry)
+        self._log.passed(position)
+        dropped = self._log.prove_stable(position) if synchronising else []
         self._advance(position.next())
         self.is_quiescent = self._nothing_to_heed
         return Completion.DONE, dropped
@@ -205,15 +204,13 @@ class CallProgress:
         Returns:
             values that the log released; None: it is not quiescent, and nothing was done.
         """
-        contact = self._contact
-        if not self.is_quiescent or now > contact.confirm_after:
+        if not self.is_quiescent or now > self._contact.confirm_after:
             return None
         position, dropped = self.position, []
-        if contact.limits.keeps_results:
-            if synchronising:
-                dropped = self._log.succeed(position, entry)
-            else:
-                self._log.follow(position, entry)
+        if synchronising:
+            dropped = self._log.succeed(position, entry)
+        else:
+            self._log.follow(position, entry)
         self.position = position.next()
         self._note_call(self.call)
         self.call = NO_CALL

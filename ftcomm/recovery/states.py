@@ -1,6 +1,6 @@
 """The worker machine's states, its legal edges, and the small values that it deals in.
 
-States (the diagram in docs/recovery.md is generated from `TRANSITIONS`)::
+States (the diagram in docs/design/states.md is generated from `TRANSITIONS`)::
 
     DETACHED     no epoch yet: waiting for a welcome and the first Revoke
     STOPPED      has reported; the position is frozen until a plan comes
@@ -111,7 +111,6 @@ class Identity:
     pid: int = 0
     start: int = 0
     group: int = 0
-    python: str = ""
     zone: str = ""
     spare: bool = False
 
@@ -125,7 +124,6 @@ class MachineLimits:
     local_replicas: int = 2
     tracker_timeout: float = 600.0
     reattach_within: float = 30.0
-    keeps_results: bool = True
     keep_by_all: int = 256 * 1024 * 1024
 
 

@@ -82,7 +82,6 @@ class TrackerContact:
             pid=self.identity.pid,
             start=self.identity.start,
             group=self.identity.group,
-            python=self.identity.python,
             job_id=self.job_id,
             generation=self.generation,
             tracker=self.tracker,

@@ -12,20 +12,16 @@ import numpy as np
 
 from ftcomm.collectives.bfloat16 import bfloat16_reducer
 from ftcomm.collectives.dtypes import AnyDtype, dtype_of, is_bfloat16
-from ftcomm.collectives.function_label import function_label
-from ftcomm.collectives.function_probe import FunctionProbe
 from ftcomm.collectives.op_argument import (
     Reduction,
     UncheckedOp,
     check_itemsize,
-    check_pythons,
     needs_whole,
     resolve_op,
 )
 from ftcomm.collectives.reductions import Reducer, make_reducer, op_code
 from ftcomm.collectives.schedules.schedule import Schedule
 from ftcomm.collectives.selection import SCHEDULES_KEPT, allgatherv_schedule, schedule_for
-from ftcomm.config.algorithm_table import AlgorithmTable
 from ftcomm.config.plurals import counted
 from ftcomm.memory.pool import Array, LoggedResult
 from ftcomm.protocol.frame_header import make_suffix
@@ -49,19 +45,19 @@ from ftcomm.requests.arguments import (
     as_rows,
     checked_root,
     is_input_function,
+    named_log,
     rounded,
     scalar_type,
     signature_of,
     wire_code,
 )
-from ftcomm.requests.contributed_form import ContributedForm
 from ftcomm.requests.counts import counts_hash, given_counts_hash, listed_counts
-from ftcomm.requests.log_choice import named_log
 from ftcomm.requests.object_payload import pack_item, pack_object
-from ftcomm.requests.options import CallOptions
 from ftcomm.requests.request import (
     AnyRequest,
+    CallOptions,
     CollectiveSpec,
+    ContributedForm,
     DeferredInput,
     OpenBroadcast,
     Request,
@@ -97,17 +93,13 @@ class Group:
         rank: this worker's rank.
         world_size: number of ranks.
         grouping: which ranks shared a host when the group formed.
-        algorithm: the job's own choice of algorithm, ``auto`` for the table's.
-        table: the choices of ``auto``.
-        pythons: returns the Python of each rank now, empty where it is not known.
+        algorithm: the job's own choice of algorithm, or ``auto``.
     """
 
     rank: int
     world_size: int
     grouping: Grouping
     algorithm: str
-    table: AlgorithmTable
-    pythons: Callable[[], tuple[str, ...]]
 
 
 class UnprovenBroadcasts:
@@ -146,7 +138,6 @@ class RequestBuilder:
     def __init__(self, group: Group) -> None:
         self.group = group
         self._forms: dict[object, CollectiveSpec] = {}
-        self._probe = FunctionProbe()
 
     def allreduce(
         self,
@@ -162,7 +153,7 @@ class RequestBuilder:
         sendbuf, shape = as_elements(x)
         if options.wire is not None:
             sendbuf = rounded(sendbuf, options.wire)
-        asked = self.resolved(options.op)
+        asked = resolve_op(options.op)
         if not isinstance(asked, str):  # a function may hold on to anything: its form is not kept
             return Request(self._reduction_form(sendbuf, shape, asked, options, site), sendbuf)
         key = (sendbuf.dtype, shape, asked, options.algorithm, site, options.root, options.wire)
@@ -175,7 +166,7 @@ class RequestBuilder:
     def reducer_of(
         self, op: str | Reduction, sendbuf: Array, shape: tuple[int, ...], wire: str | None
     ) -> Reducer:
-        """The reduction `op` of elements that travel as `sendbuf`; a function is probed once.
+        """The reduction `op` of elements that travel as `sendbuf`.
 
         Raises:
             TypeError, ValueError: the elements cannot be reduced so.
@@ -186,19 +177,7 @@ class RequestBuilder:
             reducer = bfloat16_reducer(op)
         if isinstance(op, Reduction):
             check_itemsize(op, sendbuf)
-            self._probe.check(op, reducer.op_hash, sendbuf.dtype)
         return reducer
-
-    def resolved(self, op: UncheckedOp) -> str | Reduction:
-        """Resolve `op` to the same operation on every rank.
-
-        Raises:
-            TypeError, ValueError: it is no op, or ranks cannot compare it.
-        """
-        asked = resolve_op(op)
-        if not isinstance(asked, str) and not asked.is_named:
-            check_pythons(asked, self.group.pythons())
-        return asked
 
     def rooted(self, options: CallOptions) -> CallOptions:
         """The options with the root as a rank of this group.
@@ -490,7 +469,7 @@ class RequestBuilder:
             wish = algorithm_named(options.algorithm)
             hashed = 0 if rows is None else given_counts_hash(rows)
             return Signature(kind, root=root, algorithm=wish, op_hash=hashed, log=log).encode()
-        asked = self.resolved(options.op)
+        asked = resolve_op(options.op)
         code, op_hash = op_code(asked)
         op_hash ^= 0 if rows is None else counts_hash(rows)
         wish = self.wish(options.algorithm, asked)
@@ -518,7 +497,6 @@ class RequestBuilder:
     def _schedule(self, kind: Kind, count: int, itemsize: int, **choice: Any) -> Schedule:
         group = self.group
         choice["grouping"] = group.grouping
-        choice["table"] = group.table
         return schedule_for(kind, group.world_size, group.rank, count, itemsize, **choice)
 
     def kept(self, key: object, make: Callable[[], CollectiveSpec]) -> CollectiveSpec:
@@ -540,7 +518,7 @@ def site_text(site: str, op: UncheckedOp) -> str:
     asked = resolve_op(op)
     if not isinstance(asked, Reduction):
         return site
-    return site_with_function(site, function_label(asked))
+    return site_with_function(site, asked.label)
 
 
 def algorithm_named(name: str | None) -> Algorithm:

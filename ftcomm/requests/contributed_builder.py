@@ -21,24 +21,28 @@ from ftcomm.collectives.contributed_selection import (
     reduce_schedule,
 )
 from ftcomm.collectives.dtypes import AnyDtype
-from ftcomm.collectives.op_argument import Reduction, check_itemsize, needs_whole
+from ftcomm.collectives.op_argument import Reduction, check_itemsize, needs_whole, resolve_op
 from ftcomm.collectives.reductions import Reducer
 from ftcomm.collectives.selection import schedule_for
 from ftcomm.memory.pool import Array
 from ftcomm.protocol.signature import Algorithm, Kind, LogMode, Signature
-from ftcomm.requests.arguments import as_elements, as_rows, rounded, signature_of
+from ftcomm.requests.arguments import as_elements, as_rows, chosen_log, rounded, signature_of
 from ftcomm.requests.builder import RequestBuilder, algorithm_named, make_form, site_text
-from ftcomm.requests.contributed_form import ContributedForm, all_to, extents_of
 from ftcomm.requests.counts import checked_counts, counts_hash
-from ftcomm.requests.log_choice import chosen_log
 from ftcomm.requests.object_payload import (
     array_blobs,
     listed_parts,
     object_blobs,
     pack_item,
 )
-from ftcomm.requests.options import CallOptions
-from ftcomm.requests.request import CollectiveSpec, Request
+from ftcomm.requests.request import (
+    CallOptions,
+    CollectiveSpec,
+    ContributedForm,
+    Request,
+    all_to,
+    extents_of,
+)
 
 _BYTE: AnyDtype = np.dtype(np.uint8)
 _OWN_ALGORITHMS = (Algorithm.AUTO, Algorithm.RING, Algorithm.HALVING_DOUBLING)
@@ -80,7 +84,7 @@ class ContributedBuilder:
         """
         sendbuf, shape = as_elements(x)
         rows = checked_counts(options.counts, shape, self._size, "reduce_scatter")
-        op = self._builder.resolved(options.op)
+        op = resolve_op(options.op)
         if isinstance(op, Reduction) and len(sendbuf):
             check_itemsize(op, sendbuf[: len(sendbuf) // shape[0]], "a row of the input")
         log = _log_of_reduction(op, sendbuf.nbytes, options.log, prelude=prelude)
@@ -113,7 +117,6 @@ class ContributedBuilder:
             algorithm=wish,
             whole=reducer.whole,
             grouping=group.grouping,
-            table=group.table,
         )
         return make_form(
             Kind.REDUCE_SCATTER,
@@ -167,7 +170,7 @@ class ContributedBuilder:
             TypeError, ValueError: x, op, algorithm, wire or log do not fit.
         """
         sendbuf, shape = as_elements(x)
-        op = self._builder.resolved(options.op)
+        op = resolve_op(options.op)
         log = _log_of_reduction(op, sendbuf.nbytes, options.log, prelude=prelude)
         if log is LogMode.CONTRIBUTIONS and options.log is None and not _is_ring(options.algorithm):
             log = LogMode.WHOLE  # an algorithm of allreduce is asked for
@@ -284,7 +287,6 @@ class ContributedBuilder:
             len(sendbuf),
             sendbuf.itemsize,
             grouping=self._group.grouping,
-            table=self._group.table,
         )
         return make_form(
             Kind.ALLTOALL,

@@ -81,7 +81,7 @@ class _Kinds:
     def reduction(self) -> Case:
         """A product of matrices: neither elementwise nor commutative."""
         factors = [np.array([[1, rank + 1], [self.step, 1]]) for rank in self.ranks]
-        op = ftcomm.reduction(np.matmul, elementwise=False, commutative=False)
+        op = ftcomm.reduction(np.matmul, name="matmul", elementwise=False, commutative=False)
         got = self.comm.allreduce(self.given(factors[self.rank]), op)
         return got, lambda _: functools.reduce(operator.matmul, factors)
 

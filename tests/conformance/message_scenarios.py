@@ -32,7 +32,7 @@ QUICK = {(name, tuple(DEATHS)[(4 * at + i) % len(DEATHS)])
 
 
 # Links of messages that are more than one connection without anything.
-LINKS = {"streams": SEVERAL, "checksums": {"checksum": "crc32", "transport": "tcp"}}
+LINKS = {"streams": SEVERAL, "checksums": {"checksum": "xxh3", "transport": "tcp"}}
 DEATHS_BY_LINK = ("half-sent", "loading", "both-ends", "all-but-one", "link-reset")
 
 

@@ -129,25 +129,6 @@ TABLE = (
         limit=600,
     ),
     Decoder(
-        "algorithm-table-line",
-        stored.feed_table_line,
-        seeds.table_lines,
-        ("ftcomm.config.algorithm_table.table_in_text",),
-        allowed=(ConfigError,),
-        limit=1100,
-    ),
-    Decoder(
-        "algorithm-table-file",
-        stored.feed_table_file,
-        seeds.table_files,
-        (
-            "ftcomm.config.algorithm_table.table_in_file",
-            "ftcomm.config.algorithm_table.table_of",
-            "ftcomm.config.environment.read_algorithm_table",
-        ),
-        allowed=(ConfigError,),
-    ),
-    Decoder(
         "handshake-tampered",
         wire.feed_tampered,
         seeds.masks,

@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from ftcomm.config.algorithm_table import DEFAULT_TABLE
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.diagnostics.history import Ended, Entered, Planned, Returned, Started
 from ftcomm.diagnostics.history import encode as recorded
 from ftcomm.memory.packed_result import pack_result, packed_bytes
 from ftcomm.memory.pool import LoggedResult
-from ftcomm.protocol.checksum_records import record_head
+from ftcomm.protocol.checksum_records import record_head, xxh3_digest
 from ftcomm.protocol.codec import SCHEMAS, encode
 from ftcomm.protocol.frame_header import pack_header
 from ftcomm.protocol.handshake import ROLES, DataContext, ServerHandshake
@@ -61,7 +60,7 @@ from ftcomm_tracker.core.durable_state import Durable, RankOwner
 from ftcomm_tracker.operator.job_registry import JobEntry
 from ftcomm_tracker.server.journal import FILE_NAME, Journal, Remembered, text_of
 from tests.fuzz.memory import SEGMENT_NONCE
-from tests.fuzz.wire import CRC32, HEADER, KEY, SERVER_NONCE, SIGNATURE, a_client
+from tests.fuzz.wire import HEADER, KEY, SERVER_NONCE, SIGNATURE, a_client
 from tests.unit.recovery.worker_scenario import plan
 from tests.unit.tracker.roster_scenario import hello, report
 
@@ -158,7 +157,7 @@ def headers() -> dict[str, bytes]:
 
 def records() -> dict[str, bytes]:
     payloads = (b"x", pack_header(HEADER), bytes(300))
-    heads = [record_head(CRC32, n, (memoryview(each),)) for n, each in enumerate(payloads)]
+    heads = [record_head(xxh3_digest, n, (memoryview(each),)) for n, each in enumerate(payloads)]
     stream = b"".join(head + each for head, each in zip(heads, payloads, strict=True))
     return {"three": stream, "cut-short": stream[:-1]}
 
@@ -391,23 +390,10 @@ def settings() -> dict[str, bytes]:
     return {"defaults": "\n".join(lines).encode()}
 
 
-def table_lines() -> dict[str, bytes]:
-    return {"built-in": DEFAULT_TABLE.to_text().encode(), "name": b"default"}
-
-
-def table_files() -> dict[str, bytes]:
-    """The first byte says which format it is."""
-    row = {"up_to_ranks": 4, "algorithms": [{"from_bytes": 0, "use": "chain"}]}
-    return {
-        "toml": b"t" + DEFAULT_TABLE.to_toml().encode(),
-        "json": b"j" + json.dumps({"broadcast": [row]}).encode(),
-    }
-
-
 def environments() -> dict[str, bytes]:
     return {
         "many": b"FTCOMM_TRACKER=h:1,[::1]:2\nFTCOMM_WORKER_ID=w0\nFTCOMM_REPLICAS=3\n"
-        b"FTCOMM_CONNECT_TIMEOUT=5\nFTCOMM_LOG=info",
+        b"FTCOMM_TRACKER_TIMEOUT=5\nFTCOMM_LOG=info",
         "scheduler": b"FTCOMM_TRACKER=none\nSLURM_PROCID=0\nSLURM_NTASKS=4",
     }
 

@@ -8,13 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ftcomm.config.algorithm_table import AlgorithmTable, table_in_file, table_in_text
 from ftcomm.config.environment import (
     WorkerOptions,
     parse_address,
     parse_addresses,
     parse_endpoint,
-    read_algorithm_table,
     read_token,
 )
 from ftcomm.config.job_settings import JobSettings
@@ -156,25 +154,6 @@ def pairs_in(raw: bytes) -> list[tuple[str, str]]:
     """Lines ``name=value``."""
     lines = text_in(raw).split("\n")
     return [(name, value) for name, _, value in (line.partition("=") for line in lines)]
-
-
-def feed_table_line(raw: bytes) -> AlgorithmTable:
-    """The algorithm table of a welcome."""
-    text = raw.decode(errors="replace")
-    table = table_in_text(text)
-    assert table_in_text(table.to_text()) == table
-    return table
-
-
-def feed_table_file(raw: bytes) -> AlgorithmTable:
-    """A file with an algorithm table, said again as the other readers take it."""
-    table = table_in_file(raw[1:], "table.json" if raw[:1] == b"j" else "table.toml")
-    assert table_in_text(table.to_text()) == table
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "table.toml"
-        path.write_text(table.to_toml(), encoding="utf-8")
-        assert read_algorithm_table(path) == table.to_text()
-    return table
 
 
 def feed_settings(raw: bytes) -> JobSettings:

@@ -11,7 +11,7 @@ from ftcomm.control.messages.message_parser import MessageParser
 from ftcomm.errors import ProtocolError
 from ftcomm.execution.header_check import CallHeader, check_header
 from ftcomm.memory.pool import Array, dtype_from_wire
-from ftcomm.protocol.checksum_records import RecordReader, digest_named
+from ftcomm.protocol.checksum_records import RecordReader, xxh3_digest
 from ftcomm.protocol.codec import Decoder, decode_body, encode
 from ftcomm.protocol.frame_header import HEADER_BYTES, FrameHeader, pack_header, unpack_header
 from ftcomm.protocol.handshake import (
@@ -31,8 +31,6 @@ KEY = control_key(b"t" * 64)
 CLIENT_NONCE, SERVER_NONCE = b"c" * NONCE_BYTES, b"s" * NONCE_BYTES
 SIGNATURE = Signature(Kind.ALLREDUCE, OpCode.SUM, 12, count=3, ndim=1, dims=(3, 0, 0, 0))
 MESSAGE_LIMIT = 1 << 16
-CRC32 = digest_named("crc32")
-assert CRC32 is not None
 HEADER = FrameHeader(
     7, Position(0, -1, 3), 2, REDUCE_SEGMENT_BYTES, SIGNATURE.encode(), "train.py:12"
 )
@@ -102,7 +100,7 @@ def feed_records(raw: bytes) -> bytes:
 
 
 def _records(raw: bytes, piece: int) -> bytes:
-    reader, read, target = RecordReader(CRC32), bytearray(), bytearray(100)
+    reader, read, target = RecordReader(xxh3_digest), bytearray(), bytearray(100)
     for at in range(0, len(raw), max(piece, 1)):
         part = raw[at : at + piece]
         reader.space()[: len(part)] = part

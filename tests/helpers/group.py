@@ -3,12 +3,11 @@
 from dataclasses import replace
 from typing import Any
 
-from ftcomm.config.algorithm_table import DEFAULT_TABLE
 from ftcomm.requests.builder import Group, RequestBuilder
 
-GROUP = Group(0, 3, (), "auto", DEFAULT_TABLE, tuple)
+GROUP = Group(0, 3, (), "auto")
 
 
-def builder(*, pythons: tuple[str, ...] = (), **changes: Any) -> RequestBuilder:
+def builder(**changes: Any) -> RequestBuilder:
     """A builder for a group of three, but for the fields in `changes`."""
-    return RequestBuilder(replace(GROUP, pythons=lambda: pythons, **changes))
+    return RequestBuilder(replace(GROUP, **changes))

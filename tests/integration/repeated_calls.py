@@ -25,6 +25,7 @@ DIES_IN = 140
 VERSION_ROUNDS = 50
 POOLED = 40_000
 KINDS = (Kind.ALLREDUCE, Kind.BROADCAST, Kind.ALLGATHER, Kind.ALLGATHERV, Kind.BARRIER)
+LARGER = ftcomm.reduction(np.fmax, name="fmax")
 NAMED = ftcomm.reduction(lambda a, b: np.maximum(a, b) + 1, name="higher")
 STREAMED = (393_216, 262_145)  # segment by segment; three ranks share out the first evenly
 
@@ -61,7 +62,7 @@ def one_round(comm: Communicator, number: int) -> list[Any]:
         comm.allreduce(base, op="mean", out=base),
         comm.allreduce(table.T),
         comm.allreduce([number, comm.rank]),
-        comm.allreduce(base, np.fmax),
+        comm.allreduce(base, LARGER),
         comm.allreduce(base, NAMED),
         comm.broadcast(base, root=1),
         comm.broadcast(large, root=2, out=np.empty_like(large)),

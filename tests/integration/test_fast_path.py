@@ -53,5 +53,5 @@ def test_a_death_in_between_changes_no_byte(tmp_path: Path) -> None:
 
 def test_without_shared_window_large_arrays_take_it_too(tmp_path: Path) -> None:
     """Each rank makes all of them itself, by segments; the script knows what they must be."""
-    _, long_way = train(tmp_path / "sockets", "--transport", "unix", kill=False)
+    _, long_way = train(tmp_path / "sockets", "--transport", "tcp", kill=False)
     assert ALWAYS_LONG < long_way < MOST_LONG

@@ -27,7 +27,7 @@ def test_ranks_that_ask_for_different_formats_are_told(bench: Bench) -> None:
     assert "allreduce(op=sum, float32[3])" in text
 
 
-@pytest.mark.parametrize("settings", [{}, {"transport": "tcp", "checksum": "crc32"}])
+@pytest.mark.parametrize("settings", [{}, {"transport": "tcp", "checksum": "xxh3"}])
 def test_arrays_of_bfloat16_are_executed_replayed_and_fetched(
     bench: Bench, settings: dict[str, object]
 ) -> None:

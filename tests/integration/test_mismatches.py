@@ -60,8 +60,8 @@ FUNCTIONS = """\
 def average(a, b):
     return a + b
 def run(comm):
-    op = average if comm.rank == 0 else (lambda a, b: b + a + 0)
-    comm.allreduce(np.zeros(3), op=op)
+    name = "average" if comm.rank == 0 else "sum of both"
+    comm.allreduce(np.zeros(3), op=ftcomm.reduction(average, name=name))
 """
 STATE = """\
 def run(comm):
@@ -179,10 +179,9 @@ OTHER_TAG = (
     " 'bias'"
 )
 OTHER_FUNCTION = (
-    "-1.0: rank 0 called allreduce(op=function, float64[3]) at job.py:10 (op average at job.py:6)"
-    " but rank 1 called allreduce(op=function, float64[3]) at job.py:10 (op run.<locals>.<lambda>"
-    " at job.py:9); they differ in op: function average at job.py:6 and function"
-    " run.<locals>.<lambda> at job.py:9"
+    "-1.0: rank 0 called allreduce(op=function, float64[3]) at job.py:10 (op average) but rank 1"
+    " called allreduce(op=function, float64[3]) at job.py:10 (op sum of both); they differ in op:"
+    " function average and function sum of both"
 )
 OTHER_STATE = (
     "0.0: ranks 0, 2, 3 and rank 1 passed different states to checkpoint() at job.py:10;"

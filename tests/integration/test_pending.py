@@ -1,7 +1,6 @@
 """Nonblocking calls in flight when something ends: the job, an incarnation, a wait."""
 
 import re
-import signal
 import subprocess
 import sys
 from typing import Any
@@ -99,15 +98,6 @@ def test_who_leaves_with_calls_in_flight_is_a_failure_at_once_and_the_next_proce
         assert _status_of(job, "1") == [status, 0]
 
 
-def test_without_a_log_calls_in_flight_give_the_same(bench: Bench) -> None:
-    """Results are made in the memory that is handed out, while others are under way."""
-    program = {"program": "pending", "how": "mixed"}
-    reference = bench.reference(Plan(3, program))
-    with bench.job(Plan(3, program, (), {"replay": "off"})) as job:
-        job.run()
-        job.check_against(reference)
-
-
 ENDLESS = """
 import threading
 import ftcomm, ftcomm.nonblocking.queue
@@ -154,18 +144,3 @@ def test_histories_say_of_nonblocking_calls_what_they_say_of_others(bench: Bench
 
 def _status_of(job: Job, worker: str) -> list[int]:
     return [event["status"] for event in job.of("exit") if event["worker"] == worker]
-
-
-def test_ctrl_c_in_a_wait_costs_no_epoch(bench: Bench) -> None:
-    program = {"program": "interrupted_wait", "gates": {"0:0.0": "gate"}}
-    with bench.job(Plan(3, program)) as job:
-        job.start_tracker()
-        job.start_all()
-        all_at_gate(job, "gate", 1)
-        job.wait_for("waiting", rank=1)
-        job.kill(1, signal.SIGINT)
-        assert job.wait_for("interrupted", rank=1)["done"] is False
-        job.open_gate("gate")
-        job.finish()
-        assert {event["epoch"] for event in job.of("result")} == {1}
-        assert len({event["sha"] for event in job.of("end")}) == 1

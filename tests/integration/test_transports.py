@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ pytestmark = [
 LIMIT_S = 120.0
 ON_THREE_RANKS = 6  # ends of links
 
-# Worker 1's machine is given a lack, if one is named; then all compute and tell.
+# The machine of those that are named is given a lack; then all compute and tell.
 SCRIPT = """
 import hashlib, json, os, platform, sys
 import numpy as np
@@ -30,7 +31,7 @@ import ftcomm
 def refuse(*_):
     raise OSError(28, "No space left on device")
 
-lack = sys.argv[1] if os.environ["FTCOMM_WORKER_ID"] == "1" else ""
+lack = sys.argv[1] if os.environ["FTCOMM_WORKER_ID"] in sys.argv[2:] else ""
 if lack == "processor":
     platform.machine = lambda: "aarch64"
 elif lack == "room":
@@ -50,11 +51,13 @@ with ftcomm.init() as comm:
 """
 
 
-def run(folder: Path, transport: str, lack: str = "") -> "subprocess.CompletedProcess[str]":
+def run(
+    folder: Path, transport: str, lack: str = "", who: Sequence[str] = "1"
+) -> "subprocess.CompletedProcess[str]":
     launcher = [sys.executable, "-m", "ftcomm_tracker", "run", "-n", "3"]
     launcher += ["--state-dir", str(folder / "job"), "--transport", transport]
     return subprocess.run(
-        [*launcher, "--", sys.executable, "-c", SCRIPT, lack],
+        [*launcher, "--", sys.executable, "-c", SCRIPT, lack, *who],
         env={**worker_environment(), "FTCOMM_LOG": "warning"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -74,10 +77,15 @@ def told(output: str) -> tuple[set[str], list[str]]:
 
 def test_results_are_the_same_bytes_over_every_transport(tmp_path: Path) -> None:
     digests: set[str] = set()
-    for transport, kind in (("auto", "shm"), ("shm", "shm"), ("unix", "unix"), ("tcp", "tcp")):
-        folder = tmp_path / transport
+    for transport, lack, kind in (
+        ("auto", "", "shm"),
+        ("shm", "", "shm"),
+        ("auto", "processor", "unix"),
+        ("tcp", "", "tcp"),
+    ):
+        folder = tmp_path / (transport + lack)
         folder.mkdir()
-        ended = run(folder, transport)
+        ended = run(folder, transport, lack, "012")
         found, kinds = told(ended.stdout)
         digests |= found
         assert (ended.returncode, kinds) == (0, [kind] * ON_THREE_RANKS)

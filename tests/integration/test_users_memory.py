@@ -9,7 +9,7 @@ pytestmark = pytest.mark.process
 
 
 @pytest.mark.smoke
-@pytest.mark.parametrize("transport", ["auto", "unix"])
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
 def test_results_are_overwritten_and_inputs_compared_while_ranks_die(
     bench: Bench, transport: str
 ) -> None:
@@ -22,7 +22,7 @@ def test_results_are_overwritten_and_inputs_compared_while_ranks_die(
     bench.run(Plan(3, {"program": "scribbler"}, faults, {"transport": transport}))
 
 
-@pytest.mark.parametrize("transport", ["auto", "unix"])
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
 def test_nobody_can_write_to_what_was_handed_out_without_a_copy(
     bench: Bench, transport: str
 ) -> None:
@@ -32,3 +32,9 @@ def test_nobody_can_write_to_what_was_handed_out_without_a_copy(
     """
     faults = ("2.0.40.0@half_received", "1.1.50.0@enter", "0.1.90.0@done")
     bench.run(Plan(3, {"program": "prying"}, faults, {"transport": transport}))
+
+
+def test_a_link_that_breaks_inside_a_call_in_place_costs_no_job(bench: Bench) -> None:
+    """Nobody has the result yet, and each has reduced a part; the input is intact all the same."""
+    faults = ("1.0.2.0@half_received#1=cut", "0.1.3.0@half_received#1=reset")
+    bench.run(Plan(3, {"program": "in_place"}, faults, {"algorithm": "ring"}))

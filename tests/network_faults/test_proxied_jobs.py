@@ -12,9 +12,9 @@ import pytest
 import trio
 
 from ftcomm.errors import CollectiveMismatchError
-from ftcomm_chaos.faults.impairment_proxy import Proxy
-from ftcomm_chaos.faults.impairments import FIN, RST, Impairments
-from ftcomm_chaos.faults.unused_port import unused_port
+from tests.helpers.unused_port import unused_port
+from tests.network_faults.impairment_proxy import Proxy
+from tests.network_faults.impairments import FIN, RST, Impairments
 from tests.network_faults.jobs import Job, Reference, job
 
 pytestmark = [pytest.mark.trio, pytest.mark.process]
@@ -239,7 +239,7 @@ async def test_a_flipped_bit_of_a_payload_is_found_at_the_next_checkpoint(tmp_pa
 async def test_a_flipped_bit_is_found_under_a_checksum_and_costs_an_epoch(
     tmp_path: Path, reference: Reference, place: int
 ) -> None:
-    async with impaired_job(tmp_path, n=2, options=("--checksum", "crc32")) as stage:
+    async with impaired_job(tmp_path, n=2, options=("--checksum", "xxh3")) as stage:
         ((up, _),) = stage.data[1].streams
         stage.data[1].set_impairments(Impairments(flips=(up.taken + place,)), Impairments())
         await stage.job.open_gate()

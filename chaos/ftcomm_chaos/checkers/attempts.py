@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ftcomm.config.checkpoint_period import CheckpointPeriod
+from ftcomm.config.setting_kinds import CheckpointPeriod
 from ftcomm.diagnostics.history import EXECUTED
 from ftcomm.protocol.signature import LogMode
 from ftcomm_chaos.checkers.checkpoints import CHECKPOINT, LOAD

@@ -26,8 +26,8 @@ MISMATCH = errors.CollectiveMismatchError.__name__
 LOST = (errors.JobLostError.__name__, errors.RolledBackError.__name__)
 REPLACED = "was replaced"  # of a worker id, by another incarnation
 # Of local states fewer copies may be kept; and who has had a place without hearing of it, and has
-# died, counts as a member that has died, and has no history.  With replay=off none is kept at all.
-UNTOLD_LOSSES = ("local state", "every member", "replay=off")
+# died, counts as a member that has died, and has no history.
+UNTOLD_LOSSES = ("local state", "every member")
 OTHER_INPUT = "gave other bytes to the call"  # of `ContributedCalls.differs`
 GONE = "has closed and is gone"  # of `ContributedCalls.lost_input` and `MessageExchange`
 

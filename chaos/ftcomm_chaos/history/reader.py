@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Never
 
-from ftcomm.config.checkpoint_period import CheckpointPeriod
+from ftcomm.config.setting_kinds import CheckpointPeriod
 from ftcomm.diagnostics.history import (
     EXECUTED,
     FORMAT,

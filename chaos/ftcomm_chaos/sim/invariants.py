@@ -34,7 +34,6 @@ LINK_FAULTS = frozenset(  # of one link, in one epoch
 LOCAL_LOST = "the local state of"  # how the verdict begins
 ALL_DEAD = "every member that took part in the job has died"  # likewise
 INPUT_LOST = "has closed and is gone"  # in a verdict: with what it gave to a contributed call
-NOT_KEPT = "replay=off"  # in a verdict: no result of this job is kept
 
 
 class Monitor:
@@ -64,7 +63,7 @@ class Monitor:
         """A later attempt begins: what the store has of earlier ones was executed in them."""
         program = self.sim.program
         if program.grouping is not None:
-            self.kept_by_all = program.kept_by_all(self.sim.settings.keep_by_all)
+            self.kept_by_all = program.kept_by_all(self.sim.settings.by_all_limit)
         self.resumed = durable.restore > 0
         if durable.restore:
             self.executed = {p for p in program.calls if p.version == PRELUDE}
@@ -309,7 +308,7 @@ class Monitor:
         if program.grouping is None:
             program.begin(plan.grouping)
         if not self.kept_by_all:  # the grouping may be that of another attempt's first plan
-            self.kept_by_all = program.kept_by_all(self.sim.settings.keep_by_all)
+            self.kept_by_all = program.kept_by_all(self.sim.settings.by_all_limit)
         if plan.grouping != program.grouping:
             raise Violation(f"the grouping {program.grouping} became {plan.grouping} (R5)")
 
@@ -344,10 +343,7 @@ class Monitor:
         processes = self.sim.settled_processes()
         if not processes:
             return
-        if self.sim.settings.keeps_results:
-            self._check_results_kept(processes)
-        else:
-            self._check_nothing_kept(processes)
+        self._check_results_kept(processes)
         self._check_local_copies(processes)
         self.copies.check_held(processes, self.closed)
 
@@ -373,12 +369,6 @@ class Monitor:
             short = len(holders) < len(wanted)
             if short or (position >= self.stable_below and not set(past) <= set(holders)):
                 raise Violation(f"{position} is held by {holders}, but due by {wanted} (R3)")
-
-    def _check_nothing_kept(self, processes: list["SimulatedProcess"]) -> None:
-        """Users may write to results that nobody keeps: none may be served; a close is none."""
-        for process in processes:
-            kept = [p for p in process.core.log.positions() if p != self.sim.program.end]
-            process.require(not kept, f"keeps {kept}, and replay is off")
 
     def _check_local_copies(self, processes: list["SimulatedProcess"]) -> None:
         """Each holds its own local state and those that it keeps for others, bit by bit (R6)."""
@@ -441,13 +431,11 @@ class Monitor:
         by_all = fatal_decision.position in self.kept_by_all and not is_copy
         if by_all and "the result of" in fatal_decision.cause:
             forgot = [x for x in current if self.whole.get(x.port, START) > fatal_decision.position]
-            if forgot and self.sim.settings.keeps_results:
+            if forgot:
                 raise Violation(f"{fatal_decision.cause}: but {forgot} should have kept it (R15)")
         left = [process for process in current if process.port in self.whole]
         if left and self.sim.one_is_enough:
             raise Violation(f"{fatal_decision.cause}: but any one of {left} is enough (R15)")
-        if NOT_KEPT in fatal_decision.cause and not self.sim.settings.keeps_results:
-            return
         fatal = len(self.owners - {process.core.contact.identity.nonce for process in current})
         settings = self.sim.settings
         # What an attempt begins from is with `replicas` members until the others have fetched it.

@@ -11,7 +11,6 @@ CROWDED = 0.05  # share with more ranks than usual
 GENTLE = 0.6  # share in which one process dies at a time
 # Seconds for which nothing may come farther: so long that only links without a way round take it.
 NO_PROGRESS = 50.0
-FORGETFUL = 0.04  # share of the jobs that run with replay=off
 STORED = 0.15  # share of the jobs that have a store
 LAZY = 0.4  # share whose checkpoints are lazy
 # Bytes of small results that every member keeps: none, a few, all of a script.
@@ -95,12 +94,11 @@ def draw_conditions(
         restart_s = settings.replace_within * 1.5
     # Drawn by itself, so that all other seeds' jobs are what they were before this was thought of.
     later = random.Random(f"replay of {seed}")  # noqa: S311 - drawn from the seed
-    if later.random() < FORGETFUL:
-        settings = replace(settings, replay="off")
+    later.random()  # nothing's any more; the jobs of known seeds stay what they are
     alone = random.Random(f"keep by all of {seed}")  # noqa: S311 - likewise
     settings = replace(settings, keep_by_all=alone.choice(KEPT_BY_ALL))
     drawn = random.Random(f"store of {seed}").random() < STORED  # noqa: S311 - likewise
-    stored = (drawn if durable is None else durable) and settings.keeps_results
+    stored = drawn if durable is None else durable
     count = rng.randint(6, 18) if gentle else rng.randint(8, 30)
     conditions = Conditions(
         world_size=size,
@@ -117,7 +115,6 @@ def draw_conditions(
         # A group of one has nobody who could keep anything.
         faults=0 if not faulty or (gentle and size == 1) else count,
         settings=settings,
-        # What replay=off keeps is not enough to resume: the prelude's results are part of it.
         durable=stored,
     )
     wanted = conditions.spares if spares is None or gentle else spares

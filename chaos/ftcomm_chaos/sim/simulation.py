@@ -160,7 +160,7 @@ class Simulation:
     def one_is_enough(self) -> bool:
         """True if any one member has all that the job needs, while no repair is under way."""
         settings, small = self.settings, not self.program.has_large_results
-        kept = settings.keeps_results and settings.keep_by_all == max(KEPT_BY_ALL) and small
+        kept = settings.keep_by_all == max(KEPT_BY_ALL) and small
         of_few = self.program.keeps_locals or self.program.has_copied_calls
         return kept and self.world_size > 1 and not of_few
 

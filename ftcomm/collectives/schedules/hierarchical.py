@@ -20,7 +20,7 @@ Allgather: column i is what the i-th rank of each group brings; it goes around a
 each group (rank i modulo L), then the columns go around a ring inside each group.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ftcomm.collectives.schedules.binomial_tree import binomial_broadcast
@@ -28,8 +28,7 @@ from ftcomm.collectives.schedules.non_power_of_two import lower_first
 from ftcomm.collectives.schedules.pipelined_chain import chain_broadcast
 from ftcomm.collectives.schedules.recursive_doubling import doubling_allreduce
 from ftcomm.collectives.schedules.ring import ring_allreduce, ring_gather, ring_reduce
-from ftcomm.collectives.schedules.schedule import Copy, Schedule, Step, block_bounds
-from ftcomm.collectives.schedules.sub_schedule import embedded
+from ftcomm.collectives.schedules.schedule import NOBODY, Copy, Schedule, Step, block_bounds
 from ftcomm.protocol.host_groups import Grouping, members_of
 from ftcomm.protocol.signature import Algorithm, Kind
 
@@ -81,7 +80,7 @@ def shares_allreduce(grouping: Grouping, rank: int, count: int) -> Schedule:
     size, hosts = len(at.ranks), len(at.groups)
     shares = block_bounds(count, at.largest)
     blocks = tuple(shares[first_share(block, size, at.largest)] for block in range(size + 1))
-    steps = embedded(ring_reduce(size, at.index, blocks), at.ranks, 0, fresh=True)
+    steps = _embedded(ring_reduce(size, at.index, blocks), at.ranks, 0, fresh=True)
     tag = at.largest - 1
     own = (at.index + 1) % size  # the block that the ring has left here
     for share in range(at.largest):
@@ -89,9 +88,9 @@ def shares_allreduce(grouping: Grouping, rank: int, count: int) -> Schedule:
             lo, hi = shares[share], shares[share + 1]
             around = ring_allreduce(hosts, at.host, hi - lo).steps
             drivers = [_driver(group, share, at.largest) for group in at.groups]
-            steps += embedded(around, drivers, tag, offset=lo, fresh=size == 1)
+            steps += _embedded(around, drivers, tag, offset=lo, fresh=size == 1)
         tag += 2 * (hosts - 1)
-    steps += embedded(ring_gather(size, at.index, blocks), at.ranks, tag, fresh=False)
+    steps += _embedded(ring_gather(size, at.index, blocks), at.ranks, tag, fresh=False)
     return _allreduce(grouping, rank, count, steps)
 
 
@@ -113,10 +112,10 @@ def tree_allreduce(grouping: Grouping, rank: int, count: int) -> Schedule:
     if at.index == 0:
         leaders = [group[0] for group in at.groups]
         across = doubling_allreduce(len(leaders), at.host, count).steps
-        steps += embedded(across, leaders, tag, fresh=len(at.ranks) == 1)
+        steps += _embedded(across, leaders, tag, fresh=len(at.ranks) == 1)
     tag += len(at.groups).bit_length() + 1
     back = binomial_broadcast(len(at.ranks), at.index, count, 0).steps
-    steps += embedded(back, at.ranks, tag, fresh=False)
+    steps += _embedded(back, at.ranks, tag, fresh=False)
     return _allreduce(grouping, rank, count, steps)
 
 
@@ -150,9 +149,9 @@ def hierarchical_broadcast(grouping: Grouping, rank: int, count: int, root: int)
     leader, is_root, steps = leaders[at.host], rank == root, list[Step]()
     if rank == leader:
         across = binomial_broadcast(len(leaders), at.host, count, grouping[root]).steps
-        steps += embedded(across, leaders, 0, fresh=is_root)
+        steps += _embedded(across, leaders, 0, fresh=is_root)
     inside = binomial_broadcast(len(at.ranks), at.index, count, at.ranks.index(leader)).steps
-    steps += embedded(inside, at.ranks, _rounds(len(leaders)), fresh=is_root)
+    steps += _embedded(inside, at.ranks, _rounds(len(leaders)), fresh=is_root)
     return Schedule(
         Kind.BROADCAST,
         Algorithm.HIERARCHICAL,
@@ -172,9 +171,46 @@ def chain_by_hosts(grouping: Grouping, rank: int, count: int, root: int, itemsiz
         range(len(grouping)), key=lambda one: ((grouping[one] - first) % hosts, one != root, one)
     )
     flat = chain_broadcast(len(order), order.index(rank), count, 0, itemsize)
-    return replace(flat, rank=rank, steps=tuple(embedded(flat.steps, order, 0, fresh=True)))
+    return replace(flat, rank=rank, steps=tuple(_embedded(flat.steps, order, 0, fresh=True)))
 
 
 def _rounds(size: int) -> int:
     """Rounds of a binomial tree of `size` ranks."""
     return (size - 1).bit_length()
+
+
+def _embedded(
+    steps: Iterable[Step], ranks: Sequence[int], tag: int, *, offset: int = 0, fresh: bool
+) -> list[Step]:
+    """The same steps among `ranks`, numbered from `tag` on, on elements from `offset` on.
+
+    Args:
+        steps: of a rank of a group of ``len(ranks)``.
+        ranks: who has which place in that group.
+        tag: added to the number of every step.
+        offset: added to every element's index.
+        fresh: nothing has been reduced or received here yet: what the steps read from sendbuf
+            is there.  Otherwise it is in recvbuf, and so is what they write.
+    """
+    return [_embedded_step(step, ranks, tag, offset, fresh=fresh) for step in steps]
+
+
+def _embedded_step(step: Step, ranks: Sequence[int], tag: int, offset: int, *, fresh: bool) -> Step:
+    meets = step.send_lo < step.recv_hi and step.recv_lo < step.send_hi
+    return replace(
+        step,
+        tag=tag + step.tag,
+        send_to=_rank(ranks, step.send_to),
+        send_lo=offset + step.send_lo,
+        send_hi=offset + step.send_hi,
+        send_from_sendbuf=step.send_from_sendbuf and fresh,
+        recv_from=_rank(ranks, step.recv_from),
+        recv_lo=offset + step.recv_lo,
+        recv_hi=offset + step.recv_hi,
+        own_in_sendbuf=step.own_in_sendbuf and fresh,
+        deferred=step.deferred or (meets and step.send_from_sendbuf and not fresh),
+    )
+
+
+def _rank(ranks: Sequence[int], place: int) -> int:
+    return NOBODY if place == NOBODY else ranks[place]

@@ -10,6 +10,11 @@ from collections.abc import Callable, Sequence
 from ftcomm.collectives.schedules.schedule import Reduce, Step
 
 
+def is_power_of_two(world_size: int) -> bool:
+    """True of 1, 2, 4, 8 and so on."""
+    return world_size & (world_size - 1) == 0
+
+
 class Fold:
     """Mapping of the ranks of a group of `world_size` to places.
 

@@ -19,7 +19,7 @@ held: what it sends and what it reduces are different blocks.
 
 from collections.abc import Sequence
 
-from ftcomm.collectives.schedules.non_power_of_two import lower_first
+from ftcomm.collectives.schedules.non_power_of_two import is_power_of_two, lower_first
 from ftcomm.collectives.schedules.ring import ring_reduce
 from ftcomm.collectives.schedules.schedule import Copy, Schedule, Step
 from ftcomm.protocol.signature import Algorithm, Kind
@@ -48,11 +48,6 @@ def halving_reduce_scatter(world_size: int, rank: int, bounds: tuple[int, ...]) 
     rounds = world_size.bit_length() - 1
     steps = tuple(_halving_step(rounds, rank, bounds, tag) for tag in range(rounds))
     return _schedule(Algorithm.HALVING_DOUBLING, world_size, rank, bounds, steps)
-
-
-def is_power_of_two(world_size: int) -> bool:
-    """Tell whether recursive halving fits this number of ranks."""
-    return world_size & (world_size - 1) == 0
 
 
 def _schedule(

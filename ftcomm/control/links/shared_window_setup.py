@@ -33,11 +33,9 @@ from ftcomm.transport.shm_segment import NoSharedMemory
 
 
 def may_have_shared_window(hub: Hub) -> bool:
-    """Tell whether a shared window may hold results: all ranks are on one host and log results."""
-    core, settings = hub.core, hub.settings
-    if not settings.keeps_results or settings.transport not in ("auto", "shm"):
-        return False
-    if why_no_shared_memory() is not None:
+    """Tell whether a shared window may hold results: all ranks are on one host."""
+    core = hub.core
+    if hub.settings.transport == "tcp" or why_no_shared_memory() is not None:
         return False
     return all(member.host == core.contact.identity.host for member in core.view.members)
 

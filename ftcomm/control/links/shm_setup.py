@@ -49,7 +49,7 @@ _FD_BYTES = array.array("i").itemsize
 
 def shares_memory(settings: JobSettings) -> bool:
     """Tell whether workers of one host negotiate a segment; both sides compute the same answer."""
-    return settings.transport in ("auto", "shm")
+    return settings.transport != "tcp"
 
 
 async def offer_segment(driver: Driver, sock: trio.socket.SocketType, rank: int) -> Segment | None:

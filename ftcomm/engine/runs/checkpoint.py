@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from ftcomm.config.checkpoint_period import CheckpointPeriod
+from ftcomm.config.setting_kinds import CheckpointPeriod
 from ftcomm.control.hub import CompleteCall, Hub
 from ftcomm.engine.locked_machine import Answer, LockedMachine
 from ftcomm.engine.runs.cut_check import OPENING_BYTES, CutCheck

@@ -30,8 +30,7 @@ from ftcomm.recovery.contributions.contribution_log import Contribution
 from ftcomm.recovery.events import LinkDown, PartsWanted
 from ftcomm.recovery.machine import NextStep
 from ftcomm.recovery.result_log import LogEntry
-from ftcomm.requests.contributed_form import ContributedForm, Extents
-from ftcomm.requests.request import Request
+from ftcomm.requests.request import ContributedForm, Extents, Request
 
 
 class ContributedRuns:
@@ -194,8 +193,7 @@ class _OwnInput:
         cut = form.contributed
         assert cut is not None, "this call is one of those"
         extents = _extents(call, cut)
-        keeps = self._hub.core.contact.limits.keeps_results
-        flat = self._copied(call.sendbuf) if keeps and not cut.lent else call.sendbuf
+        flat = call.sendbuf if cut.lent else self._copied(call.sendbuf)
         shape = cut.shape if cut.extents is not None else (_rows(extents), *cut.shape)
         digest = xxhash.xxh3_128(flat.view(np.uint8).data)
         digest.update(repr(extents).encode())

@@ -75,8 +75,7 @@ class ContributedCalls:
             at = DIGEST_BYTES * self._view.rank
             if entry.value.digests[at : at + DIGEST_BYTES] != contribution.digest:
                 return False
-        if self._contact.limits.keeps_results:
-            self._log.contributions.put(position, contribution)
+        self._log.contributions.put(position, contribution)
         return True
 
     def differs(self) -> FatalFound:

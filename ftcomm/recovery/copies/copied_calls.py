@@ -65,9 +65,8 @@ class CopiedCalls:
         view = self._view
         if epoch != view.epoch or view.is_frozen:
             return False
-        if self._contact.limits.keeps_results:
-            name = CopyName(self._progress.position, owner)
-            self._log.copies.put(name, ResultCopy(epoch, digest, value))
+        name = CopyName(self._progress.position, owner)
+        self._log.copies.put(name, ResultCopy(epoch, digest, value))
         return True
 
     def own(self) -> Any | None:

@@ -42,14 +42,13 @@ CALLS: dict[str, Callable[[Communicator, Array], Array]] = {
 }
 
 
-@pytest.fixture(params=[True, False], ids=["replay", "no replay"])
-def comm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Communicator]:
-    """A group of one that repeats calls the fast path, with a log or without."""
+@pytest.fixture
+def comm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Communicator]:
+    """A group of one that repeats calls the fast path."""
     monkeypatch.setattr(
         "ftcomm.engine.single_process.SingleProcessEngine.persistent", lambda engine, _: Way(engine)
     )
     with ftcomm.init("none") as communicator:
-        communicator._output._keeps_results = request.param
         yield communicator
 
 

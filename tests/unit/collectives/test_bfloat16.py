@@ -13,6 +13,7 @@ from ftcomm.collectives.bfloat16 import (
     round_to_bfloat16,
     widen_bfloat16,
 )
+from ftcomm.collectives.op_argument import reduction
 from ftcomm.collectives.schedules.halving_doubling import halving_allreduce
 from ftcomm.collectives.schedules.recursive_doubling import doubling_allreduce
 from ftcomm.collectives.schedules.ring import ring_allreduce
@@ -188,4 +189,4 @@ def test_what_is_no_operation_on_numbers_is_refused_by_name(op: str) -> None:
 
 def test_a_function_is_refused() -> None:
     with pytest.raises(TypeError, match="is reduced by name only"):
-        bfloat16_reducer(lambda a, b: a + b)
+        bfloat16_reducer(reduction(np.add, name="add"))

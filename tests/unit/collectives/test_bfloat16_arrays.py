@@ -16,7 +16,7 @@ from ftcomm.engine.persistent_request import persistent
 from ftcomm.errors import ProtocolError
 from ftcomm.memory.pool import LoggedResult, dtype_from_wire, stored_from_wire
 from ftcomm.protocol.signature import Kind, Signature, signature_text
-from ftcomm.requests.options import CallOptions
+from ftcomm.requests.request import CallOptions
 from ftcomm.state.serializer import pack_state, unpack_state
 from tests.helpers.group import builder
 
@@ -75,7 +75,7 @@ def test_reductions_have_the_numbers_of_the_package() -> None:
             assert np.isnan(wanted[differ].astype("f4")).all()
 
 
-@pytest.mark.parametrize("op", ["band", "lor", np.hypot])
+@pytest.mark.parametrize("op", ["band", "lor", ftcomm.reduction(np.hypot, name="hypot")])
 def test_what_is_not_defined_on_it_is_refused(comm: ftcomm.Communicator, op: object) -> None:
     with pytest.raises(TypeError, match="bfloat16"):
         comm.allreduce(X, op)  # type: ignore[arg-type]  # what a user may do

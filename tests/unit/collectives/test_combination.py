@@ -124,7 +124,7 @@ def test_of_many_nans_the_one_of_execution_is_kept(halving: bool, dtype: str, op
 def test_blocks_of_many_segments_are_cut_as_in_execution(n: int) -> None:
     segment = REDUCE_SEGMENT_BYTES // 8
     lengths = [2 * segment + 5, 0, segment, 3][:n]
-    function = make_reducer(depends_on_the_cut, np.dtype("i8"))
+    function = make_reducer(reduction(depends_on_the_cut, name="cut"), np.dtype("i8"))
     schedules, bounds = schedules_of(lengths, halving=False)
     sources = list(np.random.default_rng(n).integers(-99, 99, (n, bounds[-1])))
     check_parts(schedules, bounds, sources, function)
@@ -133,7 +133,7 @@ def test_blocks_of_many_segments_are_cut_as_in_execution(n: int) -> None:
 
 
 def test_a_users_function_sees_its_operands_in_the_order_of_the_ring() -> None:
-    reducer = make_reducer(depends_on_the_cut, np.dtype("i8"))
+    reducer = make_reducer(reduction(depends_on_the_cut, name="cut"), np.dtype("i8"))
     for n in range(1, 10):
         schedules, bounds = schedules_of([3, 0, 2, 5, 1, 4, 0, 7, 2][:n], halving=False)
         sources = list(np.random.default_rng(n).integers(-9, 9, (n, bounds[-1])))
@@ -141,7 +141,7 @@ def test_a_users_function_sees_its_operands_in_the_order_of_the_ring() -> None:
 
 
 def test_a_function_that_needs_whole_arrays_gets_the_whole_block() -> None:
-    function = reduction(depends_on_the_cut, elementwise=False)
+    function = reduction(depends_on_the_cut, name="cut", elementwise=False)
     count = REDUCE_SEGMENT_BYTES // 8 + 1
     schedules, bounds = schedules_of([count, 1], halving=False)
     sources = list(np.random.default_rng(5).integers(-9, 9, (2, count + 1)))

@@ -1,18 +1,19 @@
 """Values of ``op``: builtins that mean a name, the user's functions, refusals."""
 
 import functools
-import math
 import operator
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 import ftcomm
-from ftcomm.collectives.op_argument import NAME_OF_ID, resolve_op
-from ftcomm.protocol.signature import Kind
-from ftcomm.requests.options import CallOptions
+from ftcomm.collectives.op_argument import MAX_NAME, NAME_OF_ID, resolve_op
+from ftcomm.protocol.field_types import MAX_ADDRESS
+from ftcomm.protocol.signature import Kind, function_of_site, site_with_function
+from ftcomm.requests.request import CallOptions
 
 Array = np.ndarray[Any, Any]
 
@@ -90,113 +91,44 @@ def first(a: Array, _: Array) -> Array:
     return a
 
 
-ELEMENTWISE: dict[str, Callable[[Array, Array], Any]] = {
-    "sum": lambda a, b: a + b,
-    "larger": lambda a, b: np.where(a > b, a, b),
-    "softly larger": lambda a, b: np.maximum(a, b) + np.log1p(np.exp(-abs(a - b))),
-    "partial": functools.partial(lambda scale, a, b: (a * b * scale).astype(a.dtype), 2.0),
-    "hypot": np.hypot,
-    "logaddexp": np.logaddexp,
-    "fmax": np.fmax,
+HERE = "tests.unit.collectives.test_op_argument"
+UNDECLARED: dict[str, tuple[Any, str]] = {
+    "a function": (first, f"reduction(first, name='{HERE}.first')"),
+    "a lambda": (lambda a, b: a + b, "reduction(f, name='mine')"),
+    "a partial": (functools.partial(first), "reduction(f, name='mine')"),
+    "an object": (Adder(), "reduction(f, name='mine')"),
+    "a builtin of one array": (pow, "reduction(pow, name='pow')"),
+    "a ufunc": (np.hypot, "reduction(hypot, name='numpy.hypot')"),
 }
 
 
-@pytest.mark.parametrize("op", ELEMENTWISE)
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_an_elementwise_function_passes(comm: ftcomm.Communicator, op: str, dtype: str) -> None:
-    assert comm.allreduce(np.ones(3, dtype), ELEMENTWISE[op]).tolist() == [1.0, 1.0, 1.0]
-
-
-@pytest.mark.parametrize(
-    "dtype", ["bool", "int8", "uint8", "int64", "uint64", "complex64", "complex128"]
-)
-def test_a_function_is_tried_on_its_own_dtype(comm: ftcomm.Communicator, dtype: str) -> None:
-    seen: set[str] = set()
-
-    def noted(a: Array, b: Array) -> Array:
-        seen.add(a.dtype.name)
-        return a * b
-
-    comm.allreduce(np.ones(3, dtype), noted)
-    assert seen == {dtype}
-
-
-REFUSED: dict[str, tuple[Any, str]] = {
-    "concatenates": (lambda a, b: np.concatenate([a, b]), r"returned float64\[10\], expected"),
-    "another dtype": (lambda a, b: (a + b).astype("f4"), r"returned float32\[5\], expected"),
-    "one number": (lambda a, b: (a + b).sum(), r"returned float64\[\], expected float64\[5\]"),
-    "nothing": (lambda _a, _b: None, "returned object"),
-    "sorts": (lambda a, b: np.sort(a + b), "is not elementwise.*elementwise=False"),
-    "normalises": (lambda a, b: (a + b) / (a + b).max(), "is not elementwise"),
-    "Python's sum after all": (lambda a, b: sum(a, start=b), "is not elementwise"),
-    "accumulates": (lambda a, b: np.cumsum(a * b), "is not elementwise"),
-    "first": (
-        first,
-        r"op tests.unit.collectives.test_op_argument.first is not commutative.*commutative=False",
-    ),
-    "subtract": (np.subtract, "op numpy.subtract is not commutative"),
-    "weighted": (lambda a, b: 0.9 * a + 0.1 * b, "is not commutative"),
-    "in place": (lambda a, b: np.add(a, b, out=a), "raised ValueError: .*read-only.*untried"),
-    "fails": (lambda a, _: a / None, "raised TypeError"),
-}
-
-
-@pytest.mark.parametrize("why", REFUSED)
-@pytest.mark.parametrize("call", ["allreduce", "reduce", "iallreduce"])
-def test_a_function_that_is_not_elementwise_is_refused_in_a_group_of_one(
-    comm: ftcomm.Communicator, why: str, call: str
+@pytest.mark.parametrize("what", UNDECLARED)
+@pytest.mark.parametrize("call", ["allreduce", "reduce", "iallreduce", "reduce_scatter"])
+def test_an_undeclared_function_is_refused_with_its_declaration(
+    comm: ftcomm.Communicator, what: str, call: str
 ) -> None:
-    function, words = REFUSED[why]
+    function, declaration = UNDECLARED[what]
+    words = f"is not declared as a reduction: .*op = ftcomm.{re.escape(declaration)}"
     with pytest.raises(TypeError, match=words):
-        getattr(comm, call)(np.ones(3), function)
+        getattr(comm, call)(np.ones((1, 3)), function)
     assert comm.seqno == 0
 
 
-def test_a_function_is_tried_once_and_a_declared_one_never(comm: ftcomm.Communicator) -> None:
-    calls: list[int] = []
+def test_the_line_of_the_error_can_be_pasted(comm: ftcomm.Communicator) -> None:
+    def average(a: Array, b: Array) -> Array:
+        return (a + b) / 2
 
-    def noted(a: Array, b: Array) -> Array:
-        np.add(a, b, out=TOTAL)
-        calls.append(len(a))
-        return a + b
-
-    for _ in range(3):
-        comm.allreduce(np.ones(3), ftcomm.reduction(noted))
-    assert calls == []
-    comm.allreduce(np.ones(3), first_tried)
-    tried = list(TRIED)
-    comm.allreduce(np.ones(3), first_tried)
-    assert (tried, TRIED) == ([5, 3, 2, 5], tried)
+    with pytest.raises(TypeError) as caught:
+        comm.allreduce(np.ones(3), average)
+    found = re.search(r"op = (ftcomm\.reduction\(.*?\))", str(caught.value))
+    assert found is not None
+    op = eval(found[1], {"ftcomm": ftcomm, "average": average})
+    assert comm.allreduce(np.ones(3), op).tolist() == [1.0] * 3
 
 
-TOTAL, TRIED = np.empty(5), []  # type: tuple[Array, list[int]]
-
-
-def first_tried(a: Array, b: Array) -> Array:
-    TRIED.append(len(a))
-    return a + b
-
-
-WITHOUT_CODE: dict[str, tuple[Any, str]] = {
-    "pow": (pow, r"op is pow, which has no Python code .* ftcomm.reduction\(f, name='pow'\)"),
-    "gcd": (math.gcd, "op is math.gcd, which has no Python code"),
-    "sub": (operator.sub, "op is _operator.sub, which has no Python code"),
-    "a class": (float, "op is float, which has no Python code"),
-    "an object": (Adder(), "op is an object of type Adder, which has no Python code"),
-    "partial of C": (functools.partial(pow, mod=3), "op is pow, which has no Python code"),
-    "another's ufunc": (np.frompyfunc(first, 2, 1), "is no ufunc of numpy's own"),
-    "one input": (np.exp, "op is numpy.exp, which takes 1 arrays and gives 1"),
-    "two outputs": (np.divmod, "op is numpy.divmod, which takes 2 arrays and gives 2"),
-    "a number": (3, "op is a name, an ftcomm.Op or a function, not int"),
-    "none": (None, "op is a name, an ftcomm.Op or a function, not NoneType"),
-}
-
-
-@pytest.mark.parametrize("what", WITHOUT_CODE)
-def test_what_has_no_code_to_compare_is_refused_by_name(
-    comm: ftcomm.Communicator, what: str
-) -> None:
-    op, words = WITHOUT_CODE[what]
+@pytest.mark.parametrize("op", [3, None])
+def test_what_cannot_be_called_is_no_op(comm: ftcomm.Communicator, op: Any) -> None:
+    words = rf"op is a name, an ftcomm.Op or an ftcomm.reduction, not {type(op).__name__}"
     for call in (comm.allreduce, comm.reduce, comm.iallreduce):
         with pytest.raises(TypeError, match=words):
             call(np.ones(3), op)
@@ -213,10 +145,11 @@ def test_a_name_admits_it(comm: ftcomm.Communicator) -> None:
     ("arguments", "error", "words"),
     [
         ((sum, "x"), TypeError, "sum combines the elements of one array.*pass op='sum'"),
-        ((np.max, None), TypeError, "numpy.max combines the elements of one.*pass op='max'"),
-        ((pow, None), TypeError, "op is pow"),
+        ((np.max, "x"), TypeError, "numpy.max combines the elements of one.*pass op='max'"),
+        (("sum", "x"), TypeError, "made of a function, not of a str"),
+        ((first, None), TypeError, "name is a NoneType, must be a str"),
         ((first, ""), ValueError, "name has 0 characters"),
-        ((first, "x" * 201), ValueError, "name has 201 characters, must have 1 to 200"),
+        ((first, "x" * 81), ValueError, "name has 81 characters, must have 1 to 80"),
         ((first, 3), TypeError, "name is a int, must be a str"),
     ],
 )
@@ -226,3 +159,36 @@ def test_a_declaration_that_means_nothing_is_refused(
     function, name = arguments
     with pytest.raises(error, match=words):
         ftcomm.reduction(function, name=name)
+
+
+def test_what_ranks_compare_is_the_name_and_what_the_function_needs() -> None:
+    needs: list[dict[str, Any]] = [
+        {},
+        {"elementwise": False},
+        {"commutative": False},
+        {"in_place": True},
+        {"itemsize": 8},
+        {"itemsize": 16},
+        {"in_place": True, "itemsize": 8},
+    ]
+    hashes = {
+        ftcomm.reduction(first, name=name, **need).hash for name in ("a", "b") for need in needs
+    }
+    assert len(hashes) == 14
+    assert ftcomm.reduction(first, name="a").hash == ftcomm.reduction(pow, name="a").hash
+
+
+def test_a_name_on_the_wire_does_not_change() -> None:
+    """Ranks with different versions of Python have the same hash."""
+    assert ftcomm.reduction(pow, name="é\ud800").hash == 0xD6DE81BD7D99A51B
+
+
+def test_the_label_of_a_name_is_printable() -> None:
+    label = ftcomm.reduction(first, name="a\nb\x1bé").label
+    assert label == "a?b??"
+    assert function_of_site(site_with_function("job.py:7", label)) == label
+
+
+def test_a_label_and_a_call_site_fit_into_what_a_worker_tells() -> None:
+    site = site_with_function("f" * 60 + ":1000000", "x" * MAX_NAME)
+    assert len(site) <= MAX_ADDRESS

@@ -9,7 +9,7 @@ import pytest
 import ftcomm
 from ftcomm.collectives.op_argument import OpName, canonical_name
 from ftcomm.protocol.signature import OpCode
-from ftcomm.requests.options import CallOptions
+from ftcomm.requests.request import CallOptions
 
 
 @pytest.fixture
@@ -68,7 +68,8 @@ def test_a_typo_gets_a_hint_in_every_call(
 
 def test_every_call_takes_every_kind_of_op(comm: ftcomm.Communicator) -> None:
     x = np.array([1.0, 2.0])
-    for op in ("Max", ftcomm.Op.MAX, max, np.maximum, lambda a, b: np.maximum(a, b) + 0):
+    mine = ftcomm.reduction(lambda a, b: np.maximum(a, b) + 0, name="mine")
+    for op in ("Max", ftcomm.Op.MAX, max, np.maximum, mine):
         results = [
             comm.allreduce(x, op),  # type: ignore[arg-type]  # any case is for run time
             comm.reduce(x, op),  # type: ignore[arg-type]  # likewise

@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,10 +11,14 @@ from hypothesis import strategies as st
 from ftcomm.collectives import selection
 from ftcomm.collectives.op_argument import reduction
 from ftcomm.collectives.reductions import make_reducer
+from ftcomm.collectives.schedules.allgather import (
+    doubling_allgather,
+    ring_allgather,
+    ring_allgatherv,
+)
 from ftcomm.collectives.schedules.binomial_tree import binomial_broadcast
-from ftcomm.collectives.schedules.doubling_allgather import doubling_allgather
 from ftcomm.collectives.schedules.halving_doubling import halving_allreduce
-from ftcomm.collectives.schedules.pairwise_exchange import pairwise_exchange
+from ftcomm.collectives.schedules.pairwise_exchange import pairwise_exchange, shift
 from ftcomm.collectives.schedules.pipelined_chain import (
     MOST_SEGMENTS,
     SEGMENT_BYTES,
@@ -24,16 +27,13 @@ from ftcomm.collectives.schedules.pipelined_chain import (
 )
 from ftcomm.collectives.schedules.recursive_doubling import barrier, doubling_allreduce
 from ftcomm.collectives.schedules.ring import ring_allreduce
-from ftcomm.collectives.schedules.ring_allgather import ring_allgather, ring_allgatherv
 from ftcomm.collectives.schedules.schedule import (
     REDUCE_SEGMENT_BYTES,
     Reduce,
     Schedule,
     block_bounds,
 )
-from ftcomm.collectives.schedules.shift import shift
 from ftcomm.collectives.selection import DOUBLING_ALLGATHER_BYTES, schedule_for
-from ftcomm.config.algorithm_table import AlgorithmTable, Row, SizeRule
 from ftcomm.protocol.signature import Algorithm, Kind
 from ftcomm.testing.reference import (
     DeadlockError,
@@ -160,7 +160,9 @@ def test_a_function_that_needs_whole_arrays_sees_them_in_rank_order():
         return accumulator * 10 + operand  # associative only digit by digit: order is visible
 
     reducer = make_reducer(
-        reduction(first_wins, elementwise=False, commutative=False), np.dtype("int64"), shape=(4, 2)
+        reduction(first_wins, name="first", elementwise=False, commutative=False),
+        np.dtype("int64"),
+        shape=(4, 2),
     )
     sources = [np.full(8, rank + 1, np.int64) for rank in range(2)]
     schedules = [doubling_allreduce(2, rank, 8) for rank in range(2)]
@@ -371,7 +373,7 @@ def test_blocks_cover_everything_and_differ_by_one_at_most():
             assert max(lengths) - min(lengths) <= 1
 
 
-def test_the_table_decides_by_bytes_and_a_wish_overrides_it():
+def test_the_constants_decide_by_bytes_and_a_wish_overrides_it():
     pick = selection.choose_algorithm
     assert pick(Kind.ALLREDUCE, 2, 8) is Algorithm.RECURSIVE_DOUBLING
     assert pick(Kind.ALLREDUCE, 2, 1 << 20) is Algorithm.RING
@@ -384,22 +386,24 @@ def test_the_table_decides_by_bytes_and_a_wish_overrides_it():
         pick(Kind.ALLREDUCE, 2, 8, Algorithm.RING, whole=True)
 
 
-def test_another_table_chooses_and_none_chooses_for_another():
-    rows = (Row(1024, (SizeRule(0, "ring"), SizeRule(100, "halving_doubling"))),)
-    other = AlgorithmTable(rows, (Row(1024, (SizeRule(0, "binomial"), SizeRule(8, "chain"))),))
-
-    def chosen(kind, count, table, **more):
-        return selection.schedule_for(kind, 8, 0, count, 4, table=table, **more).algorithm
-
-    default = selection.DEFAULT_TABLE
-    for _ in range(2):  # the second time out of memory
-        assert chosen(Kind.ALLREDUCE, 24, other) is Algorithm.RING
-        assert chosen(Kind.ALLREDUCE, 24, default) is Algorithm.RECURSIVE_DOUBLING
-        assert chosen(Kind.ALLREDUCE, 25, other) is Algorithm.HALVING_DOUBLING
-        assert chosen(Kind.BROADCAST, 1, other, root=3) is Algorithm.BINOMIAL
-        assert chosen(Kind.BROADCAST, 2, other, root=3) is Algorithm.CHAIN
-        assert chosen(Kind.BROADCAST, 2, default, root=3) is Algorithm.BINOMIAL
-        assert chosen(Kind.ALLREDUCE, 25, other, whole=True) is Algorithm.RECURSIVE_DOUBLING
+@pytest.mark.parametrize("kind", selection.CHOICES)
+def test_the_constants_ascend_and_the_last_rule_that_has_begun_is_picked(kind: Kind) -> None:
+    rows = selection.CHOICES[kind]
+    assert [ranks for ranks, _ in rows] == sorted({ranks for ranks, _ in rows})
+    least = 2
+    for ranks, uses in rows:
+        assert list(uses) == sorted(uses)
+        assert next(iter(uses)) == 0
+        for world_size in (least, ranks):
+            before = uses[0]
+            for kib, use in uses.items():
+                assert selection.choose_algorithm(kind, world_size, kib * 1024) is use
+                if kib:
+                    just_below = kib * 1024 - 1
+                    assert selection.choose_algorithm(kind, world_size, just_below) is before
+                before = use
+        least = ranks + 1
+    assert selection.choose_algorithm(kind, least, 1 << 40) is before
 
 
 def test_a_schedule_is_made_once_and_knows_its_peers():
@@ -411,7 +415,7 @@ def test_a_schedule_is_made_once_and_knows_its_peers():
 def test_tables_digest_changes_with_the_tables(monkeypatch):
     before = selection.tables_digest()
     assert len(before) == 32
-    monkeypatch.setattr(selection, "DEFAULT_TABLE", replace(selection.DEFAULT_TABLE, broadcast=()))
+    monkeypatch.setitem(selection.CHOICES, Kind.BROADCAST, ())
     assert selection.tables_digest() != before
 
 

@@ -16,14 +16,12 @@ from ftcomm.control.message_stream import (
     send_message,
 )
 from ftcomm.errors import ProtocolError
-from ftcomm.protocol.checksum_records import HEAD_BYTES, MAX_RECORD_BYTES, digest_named
+from ftcomm.protocol.checksum_records import HEAD_BYTES, MAX_RECORD_BYTES, xxh3_digest
 from ftcomm.protocol.link_messages import FetchEnd
 from ftcomm.transport.checksum_link import CheckedLink
 
-DIGEST = digest_named("crc32")
 
-
-def a_hub(*, hosts=("a", "b"), transport="auto", relay=None, digest=DIGEST):
+def a_hub(*, hosts=("a", "b"), transport="auto", relay=None, digest=xxh3_digest):
     members = [SimpleNamespace(host=host) for host in hosts]
     core = SimpleNamespace(
         view=SimpleNamespace(members=members, rank=0, relay_to=lambda rank: relay)
@@ -44,7 +42,7 @@ def a_hub(*, hosts=("a", "b"), transport="auto", relay=None, digest=DIGEST):
 )
 def test_what_may_be_damaged_on_its_way_is_checked(hub, is_checked):
     link = SimpleNamespace(rank=1, kind="tcp")
-    assert digest_for(hub, 1) is (DIGEST if is_checked else None)
+    assert digest_for(hub, 1) is (xxh3_digest if is_checked else None)
     assert isinstance(checked_link(hub, link), CheckedLink) is is_checked
     assert (checked_stream(hub, link, 1) is link) is not is_checked
 

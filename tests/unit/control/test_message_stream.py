@@ -15,7 +15,7 @@ from ftcomm.protocol.signature import (
     is_compatible,
     signature_text,
 )
-from ftcomm.requests.options import CallOptions
+from ftcomm.requests.request import CallOptions
 from tests.helpers.group import builder
 
 SITE = "train.py:1"
@@ -90,7 +90,7 @@ def test_an_input_function_of_another_format_is_another_call() -> None:
         (X, "sum", "fp8", ValueError, "no wire format is called 'fp8'; use 'bf16'"),
         (lambda: X, "sum", "fp8", ValueError, "no wire format is called 'fp8'"),
         (X, "lor", "bf16", TypeError, "op 'lor' is not defined for bfloat16"),
-        (X, np.hypot, "bf16", TypeError, "is reduced by name only"),
+        (X, ftcomm.reduction(np.hypot, name="hypot"), "bf16", TypeError, "is reduced by name only"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(

@@ -19,7 +19,7 @@ from ftcomm.control.links.checksums import checked_stream
 from ftcomm.control.links.dial import BROKEN
 from ftcomm.control.message_stream import ByteStream, receive_message, send_all, send_message
 from ftcomm.errors import StateChangedError
-from ftcomm.protocol.checksum_records import digest_named
+from ftcomm.protocol.checksum_records import xxh3_digest
 from ftcomm.protocol.handshake import DataContext
 from ftcomm.protocol.link_messages import FetchEnd, FetchItem, FetchRequest, FetchWait
 from ftcomm.protocol.messages import (
@@ -218,14 +218,13 @@ async def test_what_comes_byte_by_byte_is_taken_however_long_it_takes(
 ) -> None:
     """By records under checksums too: they come whole or not at all."""
     settings = JobSettings(detect_within=LIMIT_S, transport=transport)
-    digest = digest_named("crc32")
 
     async def holder(far: Any) -> None:
-        hub: Any = SimpleNamespace(core=a_member(), settings=settings, digest=digest)
+        hub: Any = SimpleNamespace(core=a_member(), settings=settings, digest=xxh3_digest)
         said = WAIT + CHECKPOINT + LOCAL + b"".join(RESULTS) + END
         await send_all(checked_stream(hub, Trickle(far), 1), said)
 
-    core, said = await fetched_from(monkeypatch, holder, settings=settings, digest=digest)
+    core, said = await fetched_from(monkeypatch, holder, settings=settings, digest=xxh3_digest)
     assert (core.checkpoints.committed.value, core.checkpoints.locals.get(1, 0)) == (STATE, STATE)
     assert len(core.log.positions()) == len(RESULTS)
     assert not [message for message in said if isinstance(message, Suspect)]

@@ -201,14 +201,10 @@ async def test_it_has_room_for_what_all_ranks_may_log(
         memory.forget_fd()
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [JobSettings(replay="off"), JobSettings(transport="tcp"), JobSettings(transport="unix")],
-)
-async def test_a_job_that_wants_none_has_none(settings: JobSettings) -> None:
+async def test_a_job_that_wants_none_has_none() -> None:
     async with trio.open_nursery() as nursery:
         rank = Rank(nursery, 0)
-        rank.hub.settings = settings
+        rank.hub.settings = JobSettings(transport="tcp")
         with pytest.raises(NoSharedMemory):
             own_shared_window(rank.driver, EPOCH)
 

@@ -64,7 +64,7 @@ def train_ten() -> float:
         ({"settings": {"detect_wihin": 1}}, "no such job setting: detect_wihin - did you mean det"),
         ({"settings": {"detect_within": 0.01}}, "^detect_within is 0.01, must be a number from"),
         ({"settings": {"checkpoint_every": 60}}, "^checkpoint_every is 60, must be a text"),
-        ({"settings": {"algorithm_table": 5}}, "^algorithm_table is 5, must be a text"),
+        ({"settings": {"checkpoint_every": 5}}, "^checkpoint_every is 5, must be a text"),
         ({"settings": {"log_limit": "5 apples"}}, "^log_limit: '5 apples' is not a size such as"),
         ({"args": (threading.Lock(),)}, "work and its arguments cannot be sent to the workers: "),
     ],
@@ -121,10 +121,6 @@ def test_arguments_that_a_function_takes_are_not_refused(
 def test_wrong_arguments_of_a_tracker_are_named(given: dict[str, Any], refusal: str) -> None:
     with pytest.raises(ConfigError, match=refusal):
         ftcomm.Tracker(**{"workers": 2, **given})
-
-
-def test_the_built_in_algorithm_table_is_no_file() -> None:
-    assert checked_settings({"algorithm_table": "default"}) == {"algorithm_table": "default"}
 
 
 def test_settings_may_be_texts_as_on_the_command_line() -> None:

@@ -12,8 +12,7 @@ from ftcomm.diagnostics.logs import JobLogger
 from ftcomm.engine.log_quota import LogQuota
 from ftcomm.errors import LogLimitError
 from ftcomm.protocol.position import START, Position
-from ftcomm.requests.options import CallOptions
-from ftcomm.requests.request import Request
+from ftcomm.requests.request import CallOptions, Request
 from tests.helpers.group import builder
 
 
@@ -25,7 +24,6 @@ class Rank:
     world_size: int = 4
     replicas: int = 2
     log_limit: int = 1000
-    keeps_results: bool = True
     position: Position = START
 
 
@@ -55,12 +53,6 @@ def test_few_ranks_keep_everything() -> None:
     account = quota(world_size=2, replicas=3)
     charge(account, result_of(100, world_size=2))
     assert account.nbytes == 100
-
-
-def test_where_nothing_is_kept_nothing_counts() -> None:
-    account = quota(keeps_results=False)
-    charge(account, result_of(10_000))
-    assert account.nbytes == 0
 
 
 def test_an_allgather_counts_as_large_as_its_result() -> None:

@@ -48,7 +48,7 @@ class OneRank:
     def __init__(self, **limits: Any) -> None:
         self.done: list[Any] = []
         self.told = [told(rank) for rank in range(RANKS)]
-        limits = {"replicas": 2, "keeps_results": True, **limits}
+        limits = {"replicas": 2, **limits}
         core = SimpleNamespace(
             contact=SimpleNamespace(limits=SimpleNamespace(**limits)),
             view=SimpleNamespace(keep_order=tuple(range(RANKS))),
@@ -125,12 +125,6 @@ def test_without_room_nothing_is_copied() -> None:
     one = OneRank()
     with pytest.raises(LogLimitError, match="216 bytes"):
         one.spread(refuse)
-    assert one.done == [("told", COPY_STAGE - 1)]
-
-
-def test_where_nothing_is_kept_for_replay_nothing_is_copied() -> None:
-    one = OneRank(keeps_results=False)
-    assert one.spread() is not None
     assert one.done == [("told", COPY_STAGE - 1)]
 
 

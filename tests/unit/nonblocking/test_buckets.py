@@ -142,7 +142,7 @@ def test_a_log_that_is_full_behind_the_first_bucket_can_be_emptied(
 
 
 def test_an_op_of_whole_arrays_is_refused(comm: ftcomm.Communicator) -> None:
-    op = ftcomm.reduction(np.matmul, elementwise=False, commutative=False)
+    op = ftcomm.reduction(np.matmul, name="matmul", elementwise=False, commutative=False)
     with pytest.raises(ValueError, match=r"needs whole arrays; .* use allreduce\(\)$"):
         comm.bucketed([np.eye(2)], op)
 
@@ -157,7 +157,7 @@ def test_an_op_of_whole_arrays_is_refused(comm: ftcomm.Communicator) -> None:
         (([np.ones(2)],), {"bucket_bytes": 1.5}, TypeError),
         (([np.ones(2)],), {"out": []}, ValueError),
         (([np.ones(2)],), {"out": [np.ones(3)]}, ValueError),
-        (([np.ones(2)], ftcomm.reduction(np.add, elementwise=False)), {}, ValueError),
+        (([np.ones(2)], ftcomm.reduction(np.add, name="add", elementwise=False)), {}, ValueError),
     ],
     ids=["text", "function", "op", "no bytes", "half a byte", "too few", "shape", "whole"],
 )

@@ -4,34 +4,23 @@ import random
 
 import pytest
 
-from ftcomm.config.job_settings import CHECKSUMS, JobSettings
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.checksum_records import (
     HEAD_BYTES,
     MAX_RECORD_BYTES,
-    Digest,
     RecordReader,
-    digest_named,
     record_head,
+    xxh3_digest,
 )
 
-NAMES = [name for name in CHECKSUMS if name != "none"]
+
+def record(number: int, payload: bytes) -> bytes:
+    return record_head(xxh3_digest, number, (memoryview(payload),)) + payload
 
 
-@pytest.fixture(params=NAMES)
-def digest(request: pytest.FixtureRequest) -> Digest:
-    found = digest_named(request.param)
-    assert found is not None
-    return found
-
-
-def record(digest: Digest, number: int, payload: bytes) -> bytes:
-    return record_head(digest, number, (memoryview(payload),)) + payload
-
-
-def read_all(digest: Digest, stream: bytes, piece: int, wanted: int = 1000) -> bytes:
+def read_all(stream: bytes, piece: int, wanted: int = 1000) -> bytes:
     """Return the bytes that a reader yields of a stream that arrives in pieces."""
-    reader, read, target = RecordReader(digest), bytearray(), bytearray(wanted)
+    reader, read, target = RecordReader(xxh3_digest), bytearray(), bytearray(wanted)
     for at in range(0, len(stream), piece):
         part = stream[at : at + piece]
         while part:
@@ -46,45 +35,38 @@ def read_all(digest: Digest, stream: bytes, piece: int, wanted: int = 1000) -> b
 
 
 @pytest.mark.parametrize("piece", [1, 7, HEAD_BYTES, 5000, 10**6])
-def test_what_was_cut_into_records_comes_out_however_it_arrives(digest: Digest, piece: int) -> None:
+def test_what_was_cut_into_records_comes_out_however_it_arrives(piece: int) -> None:
     dice = random.Random(piece)
     sizes = [1, 2, 96, 3000] + [MAX_RECORD_BYTES, MAX_RECORD_BYTES - 1] * (piece > 1000)
     payloads = [dice.randbytes(size) for size in sizes]
-    stream = b"".join(record(digest, number, each) for number, each in enumerate(payloads))
-    assert read_all(digest, stream, piece) == b"".join(payloads)
+    stream = b"".join(record(number, each) for number, each in enumerate(payloads))
+    assert read_all(stream, piece) == b"".join(payloads)
 
 
-def test_parts_have_the_digest_of_the_whole(digest: Digest) -> None:
+def test_parts_have_the_digest_of_the_whole() -> None:
     parts = [memoryview(bytes([n]) * n) for n in (3, 1, 200)]
-    assert digest(5, parts) == digest(5, [memoryview(b"".join(parts))])
+    assert xxh3_digest(5, parts) == xxh3_digest(5, [memoryview(b"".join(parts))])
 
 
-def test_every_changed_bit_is_found_before_a_byte_is_handed_out(digest: Digest) -> None:
+def test_every_changed_bit_is_found_before_a_byte_is_handed_out() -> None:
     payload = bytes(range(40))
-    good = record(digest, 0, payload)
+    good = record(0, payload)
     for bit in range(8 * len(good)):
         bad = bytearray(good)
         bad[bit // 8] ^= 1 << bit % 8
         with pytest.raises(ProtocolError, match="checksum of record 0 does not match"):
-            read_all(digest, bytes(bad), len(bad))
+            read_all(bytes(bad), len(bad))
 
 
 @pytest.mark.parametrize("order", [(1, 0), (0, 0), (0, 2)])
-def test_a_record_that_is_lost_repeated_or_exchanged_is_found(
-    digest: Digest, order: tuple[int, int]
-) -> None:
-    records = [record(digest, number, bytes([number]) * 50) for number in range(3)]
+def test_a_record_that_is_lost_repeated_or_exchanged_is_found(order: tuple[int, int]) -> None:
+    records = [record(number, bytes([number]) * 50) for number in range(3)]
     with pytest.raises(ProtocolError, match="does not match"):
-        read_all(digest, b"".join(records[number] for number in order), 10**6)
+        read_all(b"".join(records[number] for number in order), 10**6)
 
 
-def test_a_record_cannot_ask_for_more_room_than_there_is(digest: Digest) -> None:
+def test_a_record_cannot_ask_for_more_room_than_there_is() -> None:
     for length in (0, MAX_RECORD_BYTES + 1, 2**32 - 1):
         head = length.to_bytes(4, "little") + (length ^ 0xFFFFFFFF).to_bytes(4, "little") + bytes(8)
         with pytest.raises(ProtocolError, match="its head is damaged"):
-            read_all(digest, head, 100)
-
-
-def test_no_setting_is_no_digest() -> None:
-    assert digest_named("none") is None
-    assert JobSettings().checksum == "none"
+            read_all(head, 100)

@@ -57,7 +57,7 @@ def test_all_who_were_told_the_same_get_the_same_bytes() -> None:
 
 
 def test_the_largest_member_delta_fits_its_frame() -> None:
-    large = Member(2047, "w" * 64, 2**32 - 1, "h" * 64, "a" * 255, 65535, True, "p" * 32, b"n" * 32)
+    large = Member(2047, "w" * 64, 2**32 - 1, "h" * 64, "a" * 255, 65535, True, b"n" * 32)
     plan = plan_of((large,) * 2048)
     assert max(map(len, MemberDeltaWriter().frames(plan, ()))) <= MAX_CONTROL_FRAME
 

@@ -19,7 +19,7 @@ from ftcomm.recovery.events import (
     SendControl,
     Wake,
 )
-from ftcomm.recovery.machine import Completion, MachineLimits, NextStep, WorkerMachine
+from ftcomm.recovery.machine import Completion, NextStep, WorkerMachine
 from ftcomm.recovery.result_log import LogEntry
 from tests.unit.recovery.worker_scenario import a_member, at, hear, members, plan
 
@@ -179,14 +179,6 @@ def test_a_closed_rank_is_awaited_from_when_it_is_away_and_not_its_input() -> No
         assert not ends_at(begun + 0.4 * patience)
     assert not ends_at(begun + 0.9 * patience)
     assert ends_at(begun + patience)
-
-
-def test_without_replay_no_input_is_kept() -> None:
-    core = loaded()
-    core.contact.set_limits(MachineLimits(keeps_results=False))
-    core.progress.begin(CALL, SITE)
-    assert core.contributed.contribute(given("a"))
-    assert len(core.log.contributions) == 0
 
 
 def test_the_digests_are_fetched_like_any_result() -> None:

@@ -1,6 +1,6 @@
 """Calls of which others keep each rank's result: what is held, asked for, and served (R20)."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ftcomm.protocol.link_messages import MAX_COPIES, CopyName
@@ -275,11 +275,3 @@ def test_a_rank_is_asked_for_as_many_as_a_request_names_and_then_for_more() -> N
     for position in named:
         follows = core.handle(CopyFetched(2, of(3, position), 3, result(3)), now=0.0)
     assert FetchCopies(2, 3, (of(3, at(0, MAX_COPIES)),)) in follows
-
-
-def test_where_nothing_is_kept_for_replay_nothing_is_held() -> None:
-    core = loaded()
-    core.contact.set_limits(replace(core.contact.limits, keeps_results=False))
-    core.progress.begin(CALL, SITE)
-    assert keep(core, 2, 1)
-    assert len(core.log.copies) == 0

@@ -31,7 +31,7 @@ def test_a_member_says_what_it_knows() -> None:
 
 def test_the_largest_roster_travels_in_parts_that_fit_their_frames() -> None:
     large = tuple(
-        Member(r, f"{r:064}", 2**32 - 1, "h" * 64, "a" * 255, 1, True, "p" * 32, b"n" * 32)
+        Member(r, f"{r:064}", 2**32 - 1, "h" * 64, "a" * 255, 1, True, b"n" * 32)
         for r in range(2048)
     )
     core = a_member()

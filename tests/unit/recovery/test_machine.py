@@ -63,9 +63,9 @@ from tests.unit.recovery.worker_scenario import (
 
 
 def test_a_fresh_worker_introduces_itself_reports_nothing_and_runs() -> None:
-    identity = Identity("w0", NONCE, "h", "127.0.0.1", 1000, python="CPython 3")
+    identity = Identity("w0", NONCE, "h", "127.0.0.1", 1000)
     core = WorkerMachine(identity, MachineLimits(), now=0.0)
-    hello = Hello("w0", NONCE, 0, "h", "127.0.0.1", 1000, 0, 0, (), False, b"", python="CPython 3")
+    hello = Hello("w0", NONCE, 0, "h", "127.0.0.1", 1000, 0, 0, (), False, b"")
     assert core.handle(Attached(), now=0.0) == [SendControl(hello)]
     assert hear(core, Welcome("job", 1, 1, 2, 0, ())) == [Wake()]
     assert core.progress.begin(SIG, "t.py:1") is NextStep.WAIT
@@ -344,19 +344,6 @@ def test_a_byte_in_between_shows_that_the_peer_processes() -> None:
         assert cut_off(core, until=400.0, blocked_ms=5000) == []
         core.handle(Beat(), now=400.0)
     assert core.view.error is None
-
-
-def test_with_replay_off_nothing_is_kept_but_the_close() -> None:
-    core = a_member()
-    core.contact.set_limits(MachineLimits(keeps_results=False))
-    execute(core, "a")
-    execute(core, "b")
-    assert (core.progress.position, len(core.log)) == (at(-1, 2), 0)
-    assert core.progress.begin(CLOSE, "t.py:2") is NextStep.EXECUTE
-    core.progress.complete_close(core.view.epoch, LogEntry(CLOSE, "closed"), now=0.0)
-    assert (core.progress.closed, core.log.positions()) == (True, [at(-1, 2)])
-    hear(core, Revoke(2, "x"))
-    assert core.progress.report().runs == (PositionRange(-1, 2, 3),)
 
 
 def test_while_no_tracker_settles_the_plan_the_log_holds_its_share_and_calls_are_short() -> None:

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from ftcomm.collectives.op_argument import reduction
-from ftcomm.config.algorithm_table import table_in_text
 from ftcomm.protocol.frame_header import make_suffix
 from ftcomm.protocol.signature import (
     NO_TAG,
@@ -16,8 +15,7 @@ from ftcomm.protocol.signature import (
     with_tag,
 )
 from ftcomm.requests.builder import FLUSH_BROADCASTS, FLUSH_BYTES, UnprovenBroadcasts
-from ftcomm.requests.options import CallOptions
-from ftcomm.requests.request import DeferredInput, Request, anything
+from ftcomm.requests.request import CallOptions, DeferredInput, Request, anything
 from tests.helpers.group import builder
 
 SITE = "train.py:1"
@@ -68,7 +66,7 @@ def test_an_object_that_is_called_needs_a_name() -> None:
         def __call__(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
             return a + b
 
-    with pytest.raises(TypeError, match="op is an object of type Adder, which has no Python code"):
+    with pytest.raises(TypeError, match="op is an object of type Adder, which is not declared"):
         builder().allreduce(np.zeros(3), CallOptions(Adder()), SITE)
     named = reduction(Adder(), name="adder")
     call = builder().allreduce(np.zeros(3), CallOptions(named), SITE)
@@ -81,7 +79,7 @@ def test_an_unknown_algorithm_is_refused_by_name() -> None:
 
 
 def test_a_wish_of_the_whole_job_is_not_for_reductions_that_go_one_way_only() -> None:
-    op = reduction(np.matmul, elementwise=False, commutative=False)
+    op = reduction(np.matmul, name="matmul", elementwise=False, commutative=False)
     call = builder(algorithm="ring").allreduce(np.zeros((2, 2)), CallOptions(op), SITE)
     assert call.form.schedule is not None
     assert call.form.schedule.algorithm is Algorithm.RECURSIVE_DOUBLING
@@ -89,9 +87,8 @@ def test_a_wish_of_the_whole_job_is_not_for_reductions_that_go_one_way_only() ->
         builder().allreduce(np.zeros((2, 2)), CallOptions(op, algorithm="ring"), SITE)
 
 
-def test_the_jobs_table_chooses_and_a_call_may_wish_otherwise() -> None:
-    table = table_in_text("allreduce 8:0=halving_doubling; broadcast 8:0=chain")
-    factory, array = builder(table=table), np.zeros(3)
+def test_the_job_chooses_and_a_call_may_wish_otherwise() -> None:
+    factory, array = builder(algorithm="halving_doubling"), np.zeros(3)
 
     def chosen(call: Request) -> Algorithm:
         assert call.form.schedule is not None
@@ -99,10 +96,10 @@ def test_the_jobs_table_chooses_and_a_call_may_wish_otherwise() -> None:
 
     assert chosen(factory.allreduce(array, CallOptions(), SITE)) is Algorithm.HALVING_DOUBLING
     assert chosen(factory.allreduce(array, CallOptions(algorithm="ring"), SITE)) is Algorithm.RING
-    assert chosen(factory.broadcast(array, CallOptions(root=0), SITE)) is Algorithm.CHAIN
-    wished = factory.broadcast(array, CallOptions(root=0, algorithm="binomial"), SITE)
-    assert chosen(wished) is Algorithm.BINOMIAL
-    known = factory.known(Kind.BROADCAST, CallOptions(root=0, algorithm="binomial"))
+    assert chosen(factory.broadcast(array, CallOptions(root=0), SITE)) is Algorithm.BINOMIAL
+    wished = factory.broadcast(array, CallOptions(root=0, algorithm="chain"), SITE)
+    assert chosen(wished) is Algorithm.CHAIN
+    known = factory.known(Kind.BROADCAST, CallOptions(root=0, algorithm="chain"))
     assert is_compatible(known, wished.form.signature)
     with pytest.raises(ValueError, match="ring does not fit this broadcast"):
         factory.broadcast(array, CallOptions(root=0, algorithm="ring"), SITE)

@@ -7,10 +7,9 @@ import pytest
 
 import ftcomm
 from ftcomm.protocol.signature import Kind, LogMode, Signature, is_compatible, logged_as
+from ftcomm.requests.arguments import WHOLE_BYTES
 from ftcomm.requests.contributed_builder import ContributedBuilder
-from ftcomm.requests.log_choice import WHOLE_BYTES
-from ftcomm.requests.options import CallOptions
-from ftcomm.requests.request import Request
+from ftcomm.requests.request import CallOptions, Request
 from tests.helpers.group import builder
 
 SITE = "t.py:7"
@@ -132,7 +131,7 @@ def test_results_of_which_copies_are_kept_count_with_all_their_copies() -> None:
 
 
 def test_a_function_of_whole_arrays_is_logged_whole() -> None:
-    product = ftcomm.reduction(np.matmul, elementwise=False, commutative=False)
+    product = ftcomm.reduction(np.matmul, name="matmul", elementwise=False, commutative=False)
     square = np.ones((300, 300))
     assert log_of(reduced(square, op=product)) is LogMode.WHOLE
     with pytest.raises(ValueError, match="was declared to need whole arrays; leave log= out"):

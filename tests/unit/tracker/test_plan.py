@@ -255,17 +255,6 @@ def test_a_load_that_only_the_dead_had_completed_is_executed_again() -> None:
     assert decision.frontier == at(-1, 2)
 
 
-def test_where_results_are_not_kept_the_setting_is_named_and_not_the_holders() -> None:
-    facts = Facts(5, False, (0, 1), 2, 2, keeps_results=False)
-    decision = plan(members(2), facts, {0: report(at(0, 3)), 1: report(caught_up=0)})
-    assert decision == Unrecoverable(
-        "JobLostError",
-        "the result of collective 0.0 is needed and exists nowhere: this job runs with replay=off "
-        "and keeps no results",
-        at(0, 0),
-    )
-
-
 def run_sets() -> st.SearchStrategy[tuple[PositionRange, ...]]:
     seqnos = st.builds(range, st.integers(0, 3), st.integers(4, 9), st.integers(1, 3))
     return st.lists(seqnos, max_size=2).map(

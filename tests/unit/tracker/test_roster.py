@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -374,23 +373,6 @@ def test_a_closed_worker_that_dies_is_neither_awaited_nor_replaced() -> None:
     scenario.tell(ConnLost(1, "reset"))
     plans = scenario.said(3, report(2))
     assert [member.present for member in plans[0][1].members] == [False, True, True]
-
-
-def test_every_plan_says_which_python_the_present_members_run() -> None:
-    scenario = ScenarioRun(2)
-    scenario.joined(1, hello("w0", python="CPython 3.11"))
-    scenario.joined(2, hello("w1", python="CPython 3.12"))
-    scenario.said(1, report(1))
-    assert pythons_of(scenario.said(2, report(1))) == [["CPython 3.11", "CPython 3.12"]] * 2
-    scenario.tell(ConnLost(2, "reset"))
-    scenario.joined(3, hello("w1", "b", python="CPython 3.11"))
-    scenario.said(1, report(2))
-    assert pythons_of(scenario.said(3, report(2))) == [["CPython 3.11"] * 2] * 2
-
-
-def pythons_of(sent: list[tuple[int, Any]]) -> list[list[str]]:
-    plans = [message for _, message in sent if isinstance(message, Plan)]
-    return [[member.python for member in plan.members] for plan in plans]
 
 
 def test_a_closed_worker_that_dies_last_lets_the_others_go_on_at_once() -> None:

@@ -5,14 +5,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from ftcomm.collectives.schedules.allgather import ring_allgather
 from ftcomm.collectives.schedules.binomial_tree import binomial_broadcast
 from ftcomm.collectives.schedules.halving_doubling import halving_allreduce
+from ftcomm.collectives.schedules.pairwise_exchange import shift
 from ftcomm.collectives.schedules.pipelined_chain import SEGMENT_BYTES, chain_broadcast
 from ftcomm.collectives.schedules.recursive_doubling import barrier, doubling_allreduce
 from ftcomm.collectives.schedules.ring import ring_allreduce
-from ftcomm.collectives.schedules.ring_allgather import ring_allgather
 from ftcomm.collectives.schedules.schedule import NOBODY, Schedule
-from ftcomm.collectives.schedules.shift import shift
 from ftcomm_tracker.core.silent_links import RankProgress, pair_of, starving_pairs
 from tests.unit.tracker.roster_scenario import at
 

@@ -2,7 +2,7 @@
 
 import socket
 
-from ftcomm.protocol.checksum_records import digest_named
+from ftcomm.protocol.checksum_records import xxh3_digest
 from ftcomm.transport.checksum_link import CheckedLink
 from ftcomm.transport.link import Link
 from ftcomm.transport.socket_link import SocketLink
@@ -21,9 +21,7 @@ def linked(kind: str) -> tuple[Link, Link]:
     if kind == "striped":
         return StripedLink(near), StripedLink(far)
     if kind == "checked":
-        digest = digest_named("crc32")
-        assert digest is not None
-        return CheckedLink(near[0], digest, _ignore), CheckedLink(far[0], digest, _ignore)
+        return tuple(CheckedLink(end, xxh3_digest, _ignore) for end in (near[0], far[0]))
     return near[0], far[0]
 
 

@@ -9,11 +9,11 @@ import pytest
 import ranks_in_threads as harness
 
 from ftcomm.collectives.reductions import make_reducer
+from ftcomm.collectives.schedules.allgather import ring_allgather
 from ftcomm.collectives.schedules.recursive_doubling import barrier, doubling_allreduce
 from ftcomm.collectives.schedules.ring import ring_allreduce
-from ftcomm.collectives.schedules.ring_allgather import ring_allgather
 from ftcomm.execution.executor import SMALL_BYTES
-from ftcomm.protocol.checksum_records import HEAD_BYTES, MAX_RECORD_BYTES, digest_named
+from ftcomm.protocol.checksum_records import HEAD_BYTES, MAX_RECORD_BYTES, xxh3_digest
 from ftcomm.testing.reference import run_in_memory
 from ftcomm.transport.checksum_link import CheckedLink
 from ftcomm.transport.interruptions import LinkLost
@@ -24,13 +24,12 @@ COUNTS = [0, 1, 7, SMALL_BYTES // 4, 200_003, 700_001]
 # for long.
 FEW_BUFFERS = [0, 1, 7, SMALL_BYTES // 4, 20_003]
 SUM = make_reducer("sum", np.dtype("f4"))
-DIGEST = digest_named("crc32")
 
 
 def check_all(ranks, noted=None):
     for rank in ranks:
         note = functools.partial([].append if noted is None else noted.append, rank.rank)
-        rank.links = {at: CheckedLink(link, DIGEST, note) for at, link in rank.links.items()}
+        rank.links = {at: CheckedLink(link, xxh3_digest, note) for at, link in rank.links.items()}
 
 
 @pytest.mark.parametrize("n", [2, 3, 5])
@@ -140,7 +139,7 @@ def test_a_flipped_bit_anywhere_is_a_lost_link_that_names_the_peer(place):
 
 def test_a_peer_that_closes_within_a_record_has_closed():
     near, far = socket.socketpair()
-    link = CheckedLink(SocketLink(near, 1), DIGEST, lambda: None)
+    link = CheckedLink(SocketLink(near, 1), xxh3_digest, lambda: None)
     far.send(bytes(HEAD_BYTES - 1))
     far.close()
     assert link.recv_into(bytearray(10)) == 0
@@ -149,7 +148,7 @@ def test_a_peer_that_closes_within_a_record_has_closed():
 
 def test_what_has_arrived_is_not_slept_for():
     near, far = socket.socketpair()
-    links = [CheckedLink(SocketLink(sock, 1), DIGEST, lambda: None) for sock in (near, far)]
+    links = [CheckedLink(SocketLink(sock, 1), xxh3_digest, lambda: None) for sock in (near, far)]
     for text in (b"one", b"other"):
         assert links[0].sendmsg((text,), (), 0) == len(text)
     assert links[1].poll_for(reading=True, writing=False) != ()

@@ -16,6 +16,7 @@ from ftcomm.collectives.contributed_selection import (
     reduce_schedule,
     scatterv_schedule,
 )
+from ftcomm.collectives.op_argument import reduction
 from ftcomm.collectives.reductions import Array, Reducer, make_reducer
 from ftcomm.collectives.schedules.schedule import REDUCE_SEGMENT_BYTES, Schedule
 from ftcomm.execution.executor import SMALL_BYTES
@@ -49,7 +50,7 @@ def run_group(
 @pytest.mark.parametrize("op", ["ring", "halving", "function"])
 def test_reductions_have_the_bits_that_one_rank_combines_of_the_parts(n: int, op: str) -> None:
     if op == "function":
-        reducer = make_reducer(depends_on_the_cut, np.dtype("f8"))
+        reducer = make_reducer(reduction(depends_on_the_cut, name="cut"), np.dtype("f8"))
     else:
         reducer = make_reducer("mean", np.dtype("f8"))
     wish = Algorithm.HALVING_DOUBLING if op == "halving" and n != 3 else Algorithm.RING

@@ -9,13 +9,12 @@ import ranks_in_threads as harness
 
 from ftcomm.collectives.op_argument import reduction
 from ftcomm.collectives.reductions import make_reducer
+from ftcomm.collectives.schedules.allgather import doubling_allgather, ring_allgather
 from ftcomm.collectives.schedules.binomial_tree import binomial_broadcast
-from ftcomm.collectives.schedules.doubling_allgather import doubling_allgather
 from ftcomm.collectives.schedules.halving_doubling import halving_allreduce
 from ftcomm.collectives.schedules.pipelined_chain import chain_broadcast
 from ftcomm.collectives.schedules.recursive_doubling import barrier, doubling_allreduce
 from ftcomm.collectives.schedules.ring import ring_allreduce
-from ftcomm.collectives.schedules.ring_allgather import ring_allgather
 from ftcomm.collectives.schedules.schedule import REDUCE_SEGMENT_BYTES
 from ftcomm.execution.executor import SMALL_BYTES
 from ftcomm.execution.transfers import Outgoing
@@ -135,7 +134,9 @@ def test_a_function_sees_whole_arrays_in_rank_order(count):
 
     dtype = np.dtype("i8")
     reducer = make_reducer(
-        reduction(decimal, elementwise=False, commutative=False), dtype, shape=(2, count // 2)
+        reduction(decimal, name="decimal", elementwise=False, commutative=False),
+        dtype,
+        shape=(2, count // 2),
     )
     with harness.group(2) as ranks:
         schedules = [doubling_allreduce(2, rank, count) for rank in range(2)]

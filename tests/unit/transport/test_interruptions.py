@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import ranks_in_threads as harness
 
+from ftcomm.collectives.op_argument import reduction
 from ftcomm.collectives.reductions import make_reducer
+from ftcomm.collectives.schedules.allgather import ring_allgather
 from ftcomm.collectives.schedules.binomial_tree import binomial_broadcast
 from ftcomm.collectives.schedules.recursive_doubling import doubling_allreduce
 from ftcomm.collectives.schedules.ring import ring_allreduce
-from ftcomm.collectives.schedules.ring_allgather import ring_allgather
 from ftcomm.execution.executor import Executor
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind, Signature
@@ -209,8 +210,9 @@ def test_an_exception_of_a_users_function_passes_through(peer_of_one):
         raise KeyError("mine")
 
     far.sendall(harness.frame(bytes(8)))
+    reducer = make_reducer(reduction(fails, name="fails"), np.dtype("f4"))
     with pytest.raises(KeyError, match="mine"):
-        rank.run(doubling_allreduce(2, 0, 2), np.ones(2, "f4"), make_reducer(fails, np.dtype("f4")))
+        rank.run(doubling_allreduce(2, 0, 2), np.ones(2, "f4"), reducer)
 
 
 def test_a_ring_survives_two_mismatching_neighbours_by_naming_one():

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ftcomm.collectives.schedules.ring_allgather import ring_allgatherv
+from ftcomm.collectives.schedules.allgather import ring_allgatherv
 from ftcomm.execution.executor import MOVES_KEPT, SMALL_BYTES, Moves
 from ftcomm.protocol.frame_header import HEADER_BYTES
 

@@ -7,10 +7,10 @@ import pytest
 import ranks_in_threads as harness
 
 from ftcomm.collectives.reductions import make_reducer
+from ftcomm.collectives.schedules.allgather import ring_allgather
 from ftcomm.collectives.schedules.halving_doubling import halving_allreduce
 from ftcomm.collectives.schedules.recursive_doubling import doubling_allreduce
 from ftcomm.collectives.schedules.ring import ring_allreduce
-from ftcomm.collectives.schedules.ring_allgather import ring_allgather
 from ftcomm.execution.executor import SMALL_BYTES
 from ftcomm.execution.shared_reduction import (
     ResultSlots,

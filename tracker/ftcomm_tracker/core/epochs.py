@@ -110,7 +110,6 @@ def try_plan(group: GroupState) -> None:
         replicas=group.settings.replicas,
         local_replicas=group.settings.local_replicas,
         highest_version=group.epochs.highest_version,
-        keeps_results=group.settings.keeps_results,
     )
     lost = decide_routes(group, facts)
     if group.members.empty_since:  # somebody had to go

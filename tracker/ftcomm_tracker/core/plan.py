@@ -41,7 +41,6 @@ class Facts:
         local_replicas: how many copies of each rank's local state, beside its own.
         highest_version: highest version that any member was ever heard to be in.
         routes: pairs of ranks whose links go through a third.
-        keeps_results: the job's setting ``replay`` is on.
         keep_order: the rank order from which replica holders are computed; it follows from the
             grouping.
         stride: every how many results a member keeps one; it follows from the replicas.
@@ -54,7 +53,6 @@ class Facts:
     local_replicas: int
     highest_version: int = PRELUDE
     routes: tuple[Route, ...] = ()
-    keeps_results: bool = True
     keep_order: tuple[int, ...] = field(init=False)
     stride: int = field(init=False)
 
@@ -407,10 +405,6 @@ def _too_scattered(rank: int, pieces: int, frontier: Position) -> Unrecoverable:
 
 
 def _result_lost(position: Position, facts: Facts, members: Sequence[Member]) -> Unrecoverable:
-    needed = f"the result of collective {position} is needed and exists nowhere"
-    if not facts.keeps_results:
-        cause = f"{needed}: this job runs with replay=off and keeps no results"
-        return Unrecoverable("JobLostError", cause, position)
     replica_holders = [
         rank
         for index, rank in enumerate(facts.keep_order)
@@ -421,7 +415,8 @@ def _result_lost(position: Position, facts: Facts, members: Sequence[Member]) ->
     )
     return Unrecoverable(
         "JobLostError",
-        f"{needed} any more; its replica holders were {names}",
+        f"the result of collective {position} is needed and exists nowhere any more; its replica"
+        f" holders were {names}",
         position,
     )
 

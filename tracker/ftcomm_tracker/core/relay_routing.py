@@ -172,7 +172,6 @@ def members_of(durable: Durable, members: Members) -> tuple[Member, ...]:
                 address=hello.address if hello else "",
                 port=hello.port if hello else 0,
                 present=hello is not None,
-                python=hello.python if hello else "",
                 nonce=place.nonce,
             )
         )

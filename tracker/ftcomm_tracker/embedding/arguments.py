@@ -13,7 +13,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
-from ftcomm.config.environment import job_settings, read_algorithm_table
+from ftcomm.config.environment import job_settings
 from ftcomm.config.job_settings import SETTINGS
 from ftcomm.config.plurals import counted
 from ftcomm.errors import ConfigError
@@ -218,13 +218,11 @@ def _value(name: str, value: Any) -> Any:
     setting = SETTINGS.get(name)
     if setting is None:
         near = difflib.get_close_matches(name, SETTINGS, n=1)
-        hint = f"did you mean {near[0]}?" if near else "docs/operations.md has them"
+        hint = f"did you mean {near[0]}?" if near else "docs/running.md has them"
         raise ConfigError(f"no such job setting: {name}", remedy=hint)
     if not isinstance(value, str):
         return _plain(value)
     with naming_arguments():
-        if name == "algorithm_table" and value:
-            return read_algorithm_table(value)
         return setting.kind.read(name, value)
 
 

@@ -51,7 +51,7 @@ STORE_NAME = "store"
 # what the same host has written during this command hardly is.
 TEMPORARY_KEEP = "1"
 # Settings on which no byte of a result depends: a new attempt takes new values of them.
-OF_AN_ATTEMPT = ("checkpoint_every", "keep", "last_will", "max_attempts", "spares")
+OF_AN_ATTEMPT = ("checkpoint_every", "keep", "max_attempts", "spares")
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,7 +409,7 @@ def _found(journal: Journal, options: ServeOptions) -> tuple[Durable, JobSetting
 
 def _settings_of_a_new_job(state_dir: Path, options: ServeOptions) -> JobSettings:
     settings = job_settings(options.settings)
-    if options.own_store and settings.keeps_results and not _names_a_store(options):
+    if options.own_store and not _names_a_store(options):
         own = {"FTCOMM_CHECKPOINT": str(state_dir / STORE_NAME)}
         if options.state_dir is None:
             own["FTCOMM_KEEP"] = TEMPORARY_KEEP

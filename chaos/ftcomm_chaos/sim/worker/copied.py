@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ftcomm.collectives.schedules.shift import shift
+from ftcomm.collectives.schedules.pairwise_exchange import shift
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind
 from ftcomm.recovery.contributions.contributed_calls import DIGEST_BYTES

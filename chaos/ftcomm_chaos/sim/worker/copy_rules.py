@@ -49,8 +49,6 @@ class CopyRules:
 
     def check_held(self, processes: list["SimulatedProcess"], closed: set[int]) -> None:
         """While nothing is repaired, who is past a call holds its result and those it must."""
-        if not self._sim.settings.keeps_results:
-            return
         for process in processes:
             core = process.core
             owners = local_owners(

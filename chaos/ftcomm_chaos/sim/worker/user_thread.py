@@ -8,7 +8,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ftcomm.collectives.schedules.shift import shift
+from ftcomm.collectives.schedules.pairwise_exchange import shift
 from ftcomm.collectives.selection import synchronising
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind, LogMode
@@ -96,7 +96,7 @@ def _leave_together(process: "SimulatedProcess") -> Thread:
 
 
 def _called(process: "SimulatedProcess", body: Callable[[], Thread]) -> Thread:
-    """A call that the user makes again when a local exception, as Ctrl-C, has cut it short."""
+    """A call that the user makes again when an exception of the user's own has cut it short."""
     while True:
         process.in_call = True
         try:

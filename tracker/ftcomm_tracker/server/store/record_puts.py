@@ -50,7 +50,7 @@ from ftcomm_tracker.server.store.old_versions import OldVersions
 # An object that a host has written may be seen here so much later: an NFS client keeps folders.
 MISSING_FOR_S = 60.0
 # Settings on which the bytes of results depend; the series has the first attempt's.
-BIT_SETTINGS = ("algorithm", "algorithm_table")
+BIT_SETTINGS = ("algorithm",)
 SHARE = "give --checkpoint a directory that all hosts share"
 MAX_PUTS = 64  # records that wait; a job has two in flight at most, and its end
 
