@@ -19,7 +19,6 @@ SHARED_SIZES = (1024, 1_048_576, 100_000_000)  # shown of groups that share proc
 RECOVERIES = {
     ("SIGKILL and restart", "total"): "SIGKILL, restart by `ftcomm-tracker run`",
     ("SIGKILL and restart", "replace"): "of these, until the restarted worker has reported",
-    ("SIGKILL and restart, --prefork", "total"): "SIGKILL, restart with `--prefork`",
     ("SIGKILL with a spare", "total"): "SIGKILL with a spare",
     ("SIGKILL with a spare, 100 MB", "total"): "SIGKILL with a spare, state of 100 MB",
     ("link reset", "total"): "link reset",

@@ -7,7 +7,6 @@
 - SIGKILL and restart: by `ftcomm-tracker run`; it includes the start of an interpreter and its
   imports, which are measured beside it, before the jobs: one at a time, and like a worker's with
   one thread for BLAS.
-- SIGKILL and restart, --prefork: the same with workers that a zygote forks.
 - SIGKILL with a spare: the same by `--spares 1`; the dead worker's successor is the next spare.  A
   worker dies once `status` shows that the spare holds the newest checkpoint.
 - SIGKILL with a spare, 100 MB: the same with a state of that size.
@@ -40,14 +39,12 @@ from _report import recovery_table
 
 WORKER = Path(__file__).with_name("_recovery_worker.py")
 SEQNO = 10  # where in its version a fault fires
-PREFORK = "SIGKILL and restart, --prefork"
 SPARE = "SIGKILL with a spare"
 SPARE_LARGE = "SIGKILL with a spare, 100 MB"
-OPTIONS = {PREFORK: ["--prefork"], SPARE: ["--spares", "1"], SPARE_LARGE: ["--spares", "1"]}
+OPTIONS = {SPARE: ["--spares", "1"], SPARE_LARGE: ["--spares", "1"]}
 STATE_BYTES = {SPARE_LARGE: 100_000_000}
 ACTIONS = {
     "SIGKILL and restart": "enter=kill",
-    PREFORK: "enter=kill",
     SPARE: "",  # the worker's own: a fault's address would hit the spare at the same position
     SPARE_LARGE: "",
     "link reset": "half_sent=reset",

@@ -285,11 +285,6 @@ def process_environment() -> dict[str, str]:
     return {name: text for name, text in os.environ.items() if name != JOINED}
 
 
-def change_environment(variables: Mapping[str, str]) -> None:
-    """Set variables of this process, and of those that it starts."""
-    os.environ.update(variables)
-
-
 def jobs_folder(environ: Mapping[str, str] | None = None) -> Path:
     """The folder in which this user's jobs are registered, by the XDG rules; it may be absent.
 

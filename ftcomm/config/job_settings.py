@@ -14,7 +14,6 @@ from ftcomm.config.setting_kinds import (
     MIB,
     ByteSize,
     Choice,
-    FolderName,
     Number,
     Period,
     SettingKind,
@@ -172,13 +171,6 @@ class JobSettings:
             MAX_WAIT_S,
         ),
     ] = 60.0
-    journal: Annotated[
-        str,
-        FolderName(
-            "a directory on each host to which workers append results, so that a job which has"
-            " lost everything continues beyond its checkpoint; empty for none"
-        ),
-    ] = ""
     max_attempts: Annotated[
         int,
         WholeNumber("attempts of a job with a store, over all losses of everything", 1, 1_000_000),

@@ -175,7 +175,8 @@ class StoreName(SettingKind):
         return "" if text == "none" else text
 
     def check(self, name: str, value: Any) -> None:
-        if not _is_file_name(value):
+        is_name = isinstance(value, str) and can_be_recorded(value)
+        if not is_name or len(value.encode()) > MAX_STORE_NAME:
             raise ConfigError(f"{variable_of(name)} is no name of a store: {str(value)[:80]!r}")
         if "://" in value and ("?" in value or re.match(r"[^/]*://[^/]*@", value)):
             raise ConfigError(
@@ -192,34 +193,6 @@ class StoreName(SettingKind):
     @property
     def values(self) -> str:
         return "a directory that all hosts share, or s3://BUCKET/PREFIX (gs, az)"
-
-
-@dataclass(frozen=True, slots=True)
-class FolderName(SettingKind):
-    """A directory on each host, empty for none; absolute, since hosts differ in all else."""
-
-    def read(self, name: str, text: str) -> str:
-        del name
-        return "" if text == "none" else text
-
-    def check(self, name: str, value: Any) -> None:
-        if not _is_file_name(value):
-            raise ConfigError(f"{variable_of(name)} is no name of a directory: {str(value)[:80]!r}")
-        if value and not value.startswith("/"):
-            raise ConfigError(
-                f"{variable_of(name)} must begin with /, and is {value[:80]!r}",
-                remedy="give the whole path: each worker opens it on its own host",
-            )
-
-    def canonical(self, value: Any) -> str:
-        return str(value)
-
-    def shown(self, value: Any) -> str:
-        return str(value or "none")
-
-    @property
-    def values(self) -> str:
-        return "a directory, the same path on every host"
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,12 +259,6 @@ def can_be_recorded(text: str) -> bool:
         return b"\0" not in text.encode()
     except UnicodeEncodeError:  # bytes of the system that are no text
         return False
-
-
-def _is_file_name(value: Any) -> bool:
-    if not isinstance(value, str) or not can_be_recorded(value):
-        return False
-    return len(value.encode()) <= MAX_STORE_NAME
 
 
 def bytes_in(text: str) -> int:

@@ -17,7 +17,6 @@ from ftcomm.control.background import BackgroundError, run_in_background
 from ftcomm.control.durable_tasks import DurableTasks
 from ftcomm.control.hub import Hub
 from ftcomm.control.messages.direct_receive import DirectReceive
-from ftcomm.control.result_journal import ResultJournal
 from ftcomm.errors import FtcommError
 from ftcomm.protocol.checksum_records import xxh3_digest
 from ftcomm.protocol.messages import Leaves, Plan, Revoke, WorkerMessage
@@ -38,7 +37,6 @@ from ftcomm.recovery.events import (
     ResultFetched,
     SendControl,
     StartFetch,
-    StartJournalRead,
     StartPrefetch,
     StartRestore,
     Wake,
@@ -147,7 +145,6 @@ class Driver:
         self._settings_of = ""  # the job, of this attempt, whose settings have been taken
         self._all_written = trio.Event()
         self._durable = DurableTasks(self)
-        self._journal = ResultJournal(self)
         self._token = trio.lowlevel.current_trio_token()
         self.contributions = UserNews(self.run_soon)
         self.message_news = UserNews(self.run_soon)
@@ -240,8 +237,8 @@ class Driver:
                     self.cut()
                 case DescribeState(version, value):
                     self.nursery.start_soon(self._describe, version, value)
-                case PackVersion() | WriteVersion() | StartRestore() | StartJournalRead():
-                    self._work_on(effect)
+                case PackVersion() | WriteVersion() | StartRestore():
+                    self._durable.start(effect)
 
     def arrived(self, message: MessageArrived, direct: DirectReceive | None) -> None:
         """From any thread: a message has come; serve who waits for it, on this thread.
@@ -260,13 +257,6 @@ class Driver:
 
     def _want_messages(self, source: int) -> None:
         self.apply(MessagesWanted(source))
-
-    def _work_on(self, order: PackVersion | WriteVersion | StartRestore | StartJournalRead) -> None:
-        """Have it done in the background."""
-        if isinstance(order, StartJournalRead):
-            self._journal.start_read(order.order)
-        else:
-            self._durable.start(order)
 
     def cut(self) -> None:
         """End the control connection; the next address is dialled."""
@@ -355,7 +345,6 @@ class Driver:
             keep_by_all=settings.keep_by_all,
         )
         core.contact.set_limits(limits)
-        self._journal.begin()
 
     def _note_change(self, state_before: WorkerState | None) -> None:
         core = self.hub.core

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 from ftcomm.durable.records import (
     AttemptRecord,
-    BegunRecord,
     ChainLink,
     DamagedLink,
     EndedRecord,
@@ -25,7 +24,6 @@ class ChainState:
         series: the first record; None for an empty chain.
         attempts: by number of the record, in order.
         versions: likewise, oldest first.
-        begun: attempts that have begun to execute collectives.
         finished: the version at which the job finished, `PRELUDE` before.
         epochs: of the newest attempt, oldest first.
         ended: the end of the newest attempt, if a tracker with a standby has recorded one.
@@ -36,7 +34,6 @@ class ChainState:
     series: SeriesRecord | None
     attempts: dict[int, AttemptRecord]
     versions: dict[int, VersionRecord]
-    begun: dict[int, BegunRecord]
     finished: int = PRELUDE
     epochs: tuple[EpochRecord, ...] = ()
     ended: EndedRecord | None = None
@@ -65,7 +62,7 @@ class ChainState:
 def chain_state(links: Sequence[ChainLink]) -> ChainState:
     """Fold the records of a chain."""
     series: SeriesRecord | None = None
-    state = ChainState(series, {}, {}, {})
+    state = ChainState(series, {}, {})
     finished = PRELUDE
     epochs: list[EpochRecord] = []
     ended: EndedRecord | None = None
@@ -82,11 +79,10 @@ def chain_state(links: Sequence[ChainLink]) -> ChainState:
                 ended = link.record
             case VersionRecord():
                 state.versions[link.number] = link.record
-            case BegunRecord():
-                state.begun[link.number] = link.record
             case FinishedRecord(_, version):
                 finished = version
             case DamagedLink(why):
                 state.damaged[link.number] = why
-    found = (state.attempts, state.versions, state.begun)
-    return ChainState(series, *found, finished, tuple(epochs), ended, state.damaged)
+    return ChainState(
+        series, state.attempts, state.versions, finished, tuple(epochs), ended, state.damaged
+    )

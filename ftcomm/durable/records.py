@@ -71,14 +71,6 @@ class AttemptRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class BegunRecord:
-    """From ``frontier`` on this attempt executes collectives; journals count up to there."""
-
-    attempt: U32
-    frontier: Position
-
-
-@dataclass(frozen=True, slots=True)
 class EpochMember:
     """The owner of one rank."""
 
@@ -90,17 +82,12 @@ class EpochMember:
 
 @dataclass(frozen=True, slots=True)
 class EpochRecord:
-    """The tracker of ``generation`` begins ``epoch``: one of an earlier generation has lost.
-
-    ``journal`` is the epoch of an earlier attempt whose journalled results the plan goes on from,
-    0 for none.
-    """
+    """The tracker of ``generation`` begins ``epoch``: one of an earlier generation has lost."""
 
     attempt: U32
     generation: U32
     epoch: U32
     roster: Annotated[tuple[EpochMember, ...], AtMost(MAX_WORLD_SIZE)]
-    journal: U32 = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,13 +153,7 @@ class FinishedRecord:
 
 
 ChainRecord = (
-    SeriesRecord
-    | AttemptRecord
-    | BegunRecord
-    | EpochRecord
-    | VersionRecord
-    | EndedRecord
-    | FinishedRecord
+    SeriesRecord | AttemptRecord | EpochRecord | VersionRecord | EndedRecord | FinishedRecord
 )
 _KINDS: dict[str, type] = {
     kind.__name__.removesuffix("Record"): kind for kind in get_args(ChainRecord)

@@ -21,7 +21,7 @@ from ftcomm.execution.header_check import CallHeader, announced_signature
 from ftcomm.execution.shared_reduction import SharedResultExecutor
 from ftcomm.execution.shared_results import SharedResults, as_executed
 from ftcomm.memory.pool import Array, LoggedResult, Pool
-from ftcomm.protocol.frame_header import AFTER_MESSAGES_FLAG, make_suffix
+from ftcomm.protocol.frame_header import make_suffix
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind
 from ftcomm.recovery.events import LinkDown, MismatchSeen
@@ -69,7 +69,6 @@ class DataPlane:
         self._hub = hub
         self._core = hub.core
         self._view = hub.core.view
-        self._reach = hub.core.journalling.reach
         self._control = control
         self._executor = SharedResultExecutor(
             hub.interrupt, None if hub.faults is None else hub.fault
@@ -380,8 +379,6 @@ class DataPlane:
                 links = {**links, self._unread.rank: self._unread}
             if recvbuf.dtype.kind == "V":
                 sendbuf, recvbuf = (a.view(as_executed(a.dtype)) for a in (sendbuf, recvbuf))
-            if self._hub.settings.journal:
-                self._say_messages(header.position)
             self._executor.run(
                 schedule,
                 links,
@@ -391,8 +388,6 @@ class DataPlane:
                 reducer=reducer,
                 step_base=stage * STAGE,
             )
-            if self._executor.after_messages:
-                self._note_messages(header.position)
         except (Interrupted, LinkLost, SignatureMismatch) as fault:
             self._tell(fault, header.epoch)
             return False
@@ -415,11 +410,7 @@ class DataPlane:
             self._linked, self._linked_for = links, schedule
         self._turn = header[:2]
         try:
-            if self._hub.settings.journal:
-                self._say_messages(header.position)
             self._executor.run_moves(moves, links, header, sendbuf, recvbuf, reducer)
-            if self._executor.after_messages:
-                self._note_messages(header.position)
         except (Interrupted, LinkLost, SignatureMismatch) as fault:
             self._tell(fault, header.epoch)
             return False
@@ -438,8 +429,6 @@ class DataPlane:
             if not self._ensure_links(schedule, links, header.epoch):
                 return None
             places = self.shared_window.places(form, memory)
-            if self._hub.settings.journal:
-                self._say_messages(header.position)
             result = self._executor.run_in_shared_window(
                 schedule,
                 links,
@@ -448,23 +437,11 @@ class DataPlane:
                 places=places,
                 reducer=form.reducer,
             )
-            if self._executor.after_messages:
-                self._note_messages(header.position)
         except (Interrupted, LinkLost, SignatureMismatch) as fault:
             self._tell(fault, header.epoch)
             return None
         self.shared_window.give_back(places)
         return result.view(form.dtype)
-
-    def _say_messages(self, position: Position) -> None:
-        """Have frames say whether they may depend on a message."""
-        follows = self._reach.covers(position)
-        self._executor.after_messages = AFTER_MESSAGES_FLAG if follows else 0
-
-    def _note_messages(self, position: Position) -> None:
-        """Heed what the frames of others have said, before the result is logged."""
-        with self._hub.lock:
-            self._reach.begin_at(position)
 
     def persistent_moves(self, form: CollectiveSpec) -> tuple[Move, ...] | None:
         """The moves of a form that `run_moves` takes, else None."""

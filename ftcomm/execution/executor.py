@@ -26,7 +26,6 @@ from ftcomm.execution.fp_errors import IgnoredFpErrors
 from ftcomm.execution.header_check import CallHeader, check_header
 from ftcomm.execution.transfers import NO_SIGNAL, Incoming, Outgoing, Probe, byte_view
 from ftcomm.protocol.frame_header import (
-    AFTER_MESSAGES_FLAG,
     DATA_FRAME,
     FLAGS_AT,
     FRAME_MAGIC,
@@ -34,7 +33,6 @@ from ftcomm.protocol.frame_header import (
     PREFIX,
     PREFIX_BYTES,
     SHARED_RESULT_FLAG,
-    FrameHeader,
 )
 from ftcomm.requests.request import NOTHING
 from ftcomm.transport.interruptions import Interrupted, LinkLost
@@ -151,9 +149,6 @@ class Executor:
         progress: whom this thread is waiting for, for the control thread to read.
         probe: called as ``probe(point, step)`` in the middle of each transfer, or None.
         waiter: sleeps while no link may move.
-        after_messages: `AFTER_MESSAGES_FLAG` for frames that follow a message, else 0.  It is given
-            for each run, and set where a frame comes that has it: what is sent next may depend on
-            that frame (rule R16, Journal).
     """
 
     _call: CallHeader
@@ -163,7 +158,6 @@ class Executor:
         self.probe = probe
         self._waker = waker
         self.waiter = Waiter(waker, self.progress)
-        self.after_messages = 0
         self._head = bytearray(HEADER_BYTES)  # of the frame that is being sent
         self._other_head = bytearray(HEADER_BYTES)  # of one that comes in with another length
         self._expected = self._head
@@ -272,8 +266,7 @@ class Executor:
             tag, length = move.step.tag, move.length
             if move.alike:  # as `_prepare`, without a call
                 PREFIX.pack_into(
-                    head, 0, FRAME_MAGIC, DATA_FRAME, self.after_messages,
-                    epoch, branch, version, seqno, tag, length,
+                    head, 0, FRAME_MAGIC, DATA_FRAME, 0, epoch, branch, version, seqno, tag, length
                 )  # fmt: skip
                 self._expected = head
                 self.progress.step = tag
@@ -304,7 +297,7 @@ class Executor:
         """Make the header to send and the one that is expected."""
         epoch, (branch, version, seqno), suffix = self._call
         self.progress.step = tag
-        fields = (self.after_messages, epoch, branch, version, seqno, tag)
+        fields = (0, epoch, branch, version, seqno, tag)
         PREFIX.pack_into(self._head, 0, FRAME_MAGIC, DATA_FRAME, *fields, move.length)
         self._expected = self._head
         if not move.alike:
@@ -316,15 +309,9 @@ class Executor:
         """Judge the header at the beginning of the small buffer."""
         if not self._small.startswith(self._expected):
             shared_window = bool(self._expected[FLAGS_AT] & SHARED_RESULT_FLAG)
-            theirs = check_header(
+            check_header(
                 self._small_view, rank, self._call, tag, length, shared_window=shared_window
             )
-            self._note_messages(theirs)
-
-    def _note_messages(self, theirs: FrameHeader) -> None:
-        """Say of all frames from here on what a frame that has come says of itself."""
-        if theirs.after_messages:
-            self.after_messages = AFTER_MESSAGES_FLAG
 
     # --- small steps ------------------------------------------------------------------------------
 

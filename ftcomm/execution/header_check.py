@@ -61,7 +61,7 @@ def check_header(
             may.
 
     Returns:
-        What it says; `shared_window` and `after_messages` are news.
+        What it says; `shared_window` is news.
 
     Raises:
         SignatureMismatch: the peer runs another collective, or is at another position.

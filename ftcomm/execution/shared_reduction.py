@@ -220,7 +220,7 @@ class SharedResultExecutor(Executor):
     def _say(self, run: _Run, tag: int, length: int) -> None:
         """Make the header of the frame to send."""
         epoch, (branch, version, seqno), _ = run.header
-        flags = self.after_messages | (SHARED_RESULT_FLAG if run.is_shared_result else 0)
+        flags = SHARED_RESULT_FLAG if run.is_shared_result else 0
         self.progress.step = tag
         fields = (epoch, branch, version, seqno, tag, length)
         PREFIX.pack_into(self._head, 0, FRAME_MAGIC, DATA_FRAME, flags, *fields)
@@ -233,7 +233,6 @@ class SharedResultExecutor(Executor):
             theirs = check_header(
                 raw, step.recv_from, run.header, step.tag, length, shared_window=None
             )
-            self._note_messages(theirs)
             says = theirs.shared_window
             run.is_shared_result = run.is_shared_result or says
         if not is_last:

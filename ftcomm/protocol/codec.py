@@ -9,11 +9,6 @@ and so is everything after it.
 import struct
 
 from ftcomm.errors import ProtocolError
-from ftcomm.protocol.durable.journal_messages import (
-    AttemptBegun,
-    ReadJournal,
-    ResultsJournalled,
-)
 from ftcomm.protocol.durable.store_messages import (
     Marked,
     MarkVersion,
@@ -174,10 +169,6 @@ MESSAGES: dict[int, type] = {
     78: VersionGivenUp,
     79: Restore,
     80: MarkVersion,
-    # journals of results: worker to tracker, then tracker to worker
-    81: ResultsJournalled,
-    82: ReadJournal,
-    83: AttemptBegun,
 }
 SCHEMAS = {code: record_of(kind) for code, kind in MESSAGES.items()}
 _CODES = {kind: code for code, kind in MESSAGES.items()}

@@ -21,8 +21,6 @@ from ftcomm.protocol.signature import SIGNATURE_BYTES, SITE_BYTES
 FRAME_MAGIC = 0xF7C1  # the low byte is the version of this layout
 DATA_FRAME = 1
 SHARED_RESULT_FLAG = 1  # the result of this call lies in a shared window
-AFTER_MESSAGES_FLAG = 2  # what comes may depend on a message that was taken in this version
-_FLAGS = SHARED_RESULT_FLAG | AFTER_MESSAGES_FLAG
 
 PREFIX = struct.Struct("<HBBIIiIIQ")
 PREFIX_BYTES = 32
@@ -45,7 +43,6 @@ class FrameHeader(NamedTuple):
     signature: bytes
     site: str
     shared_window: bool = False
-    after_messages: bool = False
 
 
 def make_suffix(signature: bytes, site: str) -> bytes:
@@ -66,7 +63,6 @@ def pack_header(header: FrameHeader) -> bytes:
     """All 104 bytes; `unpack_header` is the inverse."""
     epoch, position, step, length = header[:4]
     flags = SHARED_RESULT_FLAG if header.shared_window else 0
-    flags |= AFTER_MESSAGES_FLAG if header.after_messages else 0
     prefix = pack_prefix(epoch, position, step, length, flags=flags)
     return prefix + make_suffix(header.signature, header.site)
 
@@ -83,14 +79,13 @@ def unpack_header(raw: bytes | bytearray | memoryview) -> FrameHeader:
     magic, kind, flags, epoch, branch, version, seqno, step, length = fields
     if magic != FRAME_MAGIC:
         raise ProtocolError(f"data frame begins with {magic:#06x}, expected {FRAME_MAGIC:#06x}")
-    if kind != DATA_FRAME or flags & ~_FLAGS:
+    if kind != DATA_FRAME or flags & ~SHARED_RESULT_FLAG:
         raise ProtocolError(f"data frame of unknown kind {kind} or flags {flags:#x}")
     if length > MAX_PAYLOAD:
         raise ProtocolError(f"data frame claims {length} bytes, the limit is {MAX_PAYLOAD}")
     signature = bytes(raw[PREFIX_BYTES:COMPARED_BYTES])
     site = bytes(raw[COMPARED_BYTES:HEADER_BYTES]).rstrip(b"\0").decode("ascii", "replace")
     site = site.replace("\ufffd", "?")  # the mark that `make_suffix` writes for such letters
-    said = bool(flags & SHARED_RESULT_FLAG), bool(flags & AFTER_MESSAGES_FLAG)
-    return FrameHeader(
-        epoch, Position(branch, version, seqno), step, length, signature, site, *said
-    )
+    position = Position(branch, version, seqno)
+    shared_window = bool(flags & SHARED_RESULT_FLAG)
+    return FrameHeader(epoch, position, step, length, signature, site, shared_window)

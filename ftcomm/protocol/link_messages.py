@@ -69,7 +69,6 @@ class FetchItem:
     `position.version` is the version and the signature is empty.  ``rank`` owns a local state.
     ``digests`` are those of the inputs, 16 bytes a rank, where the job verifies them.  ``site`` is
     where the holder made a call that gives each rank a result of its own; empty if not known.
-    ``after_messages`` says that a result may depend on a message of its version.
     """
 
     what: Name
@@ -81,7 +80,6 @@ class FetchItem:
     rank: RankOrNone = -1
     digests: InputDigests = b""
     site: Site = ""
-    after_messages: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,6 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from ftcomm import __version__
-from ftcomm.protocol.durable.journal_messages import (
-    MAX_JOURNALLED_EPOCHS,
-    AttemptBegun,
-    JournalRuns,
-    ReadJournal,
-    ResultsJournalled,
-)
 from ftcomm.protocol.durable.store_messages import (
     Marked,
     MarkVersion,
@@ -241,9 +234,9 @@ class Report:
     uncommitted copy (-1: none) with its ``digest``.  ``caught_up`` is the newest epoch whose
     plan this incarnation had fetched everything for (0: none).  ``signature`` is empty outside a
     call. ``prelude_length`` is the seqno of ``load_checkpoint``, -1 while unknown.  ``locals``
-    names every version held, committed or tentative, that has local states.  ``journals`` is what
-    was read of an earlier attempt.  ``messages`` stands for the messages of the version that were
-    sent and not taken; over all ranks the sum is 0 (modulo 2**64) where none is on its way.
+    names every version held, committed or tentative, that has local states.  ``messages`` stands
+    for the messages of the version that were sent and not taken; over all ranks the sum is 0
+    (modulo 2**64) where none is on its way.
     """
 
     epoch: U32
@@ -259,7 +252,6 @@ class Report:
     site: Prose
     closed: bool
     locals: Annotated[tuple[LocalStates, ...], AtMost(MAX_LOCAL_VERSIONS)] = ()
-    journals: Annotated[tuple[JournalRuns, ...], AtMost(MAX_JOURNALLED_EPOCHS)] = ()
     messages: U64 = 0
 
 
@@ -442,8 +434,6 @@ class Plan:
     ``locals`` are the local states of its version that this member must fetch, None: it has none.
     ``routes`` are the pairs of ranks whose links go through a third.
     ``mark`` says that the checkpoint of ``frontier`` is to be written to the store.
-    ``journal`` is the epoch of the earlier attempt whose journalled results count (0: none), and
-    ``holds`` says that nothing is executed before `AttemptBegun`.
     ``grouping`` says which ranks shared a host when the group formed; it never changes in a job.
     It and ``members`` are the same for all: they travel in `MemberDelta` messages before the plan.
     """
@@ -459,8 +449,6 @@ class Plan:
     locals: Annotated[tuple[LocalFetch, ...], AtMost(MAX_WORLD_SIZE)] | None = None
     routes: Annotated[tuple[Route, ...], AtMost(MAX_ROUTES)] = ()
     mark: bool = False
-    journal: U32 = 0
-    holds: bool = False
     members: Annotated[tuple[Member, ...], NOT_SENT] = ()
     grouping: Annotated[Grouping, NOT_SENT] = ()
 
@@ -550,7 +538,6 @@ WorkerMessage = (
     | WriteFailed
     | RestoreFailed
     | Prefetched
-    | ResultsJournalled
 )
 TrackerMessage = (
     Welcome
@@ -570,8 +557,6 @@ TrackerMessage = (
     | MarkVersion
     | Restore
     | Prefetch
-    | ReadJournal
-    | AttemptBegun
 )
 ControlMessage = WorkerMessage | TrackerMessage | MemberDelta | OperatorMessage | LinkMessage
 Frame = ControlMessage | More  # what one frame carries

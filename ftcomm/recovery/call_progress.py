@@ -81,8 +81,7 @@ class CallProgress:
         view = self._view
         if view.error is not None:
             raise view.error
-        if view.is_frozen or (view.holds and signature[:1] == _CLOSE):
-            # R16: who has closed is not started again, and may alone have what was journalled
+        if view.is_frozen:
             return NextStep.WAIT
         entry = self._log.get(self.position)
         if entry is not None:
@@ -90,8 +89,6 @@ class CallProgress:
         if self.position < view.frontier:
             if self._is_past_prelude_end:
                 return LogEntry(_LOAD_SIGNATURE, None)  # it ran load_checkpoint here, as all know
-            return NextStep.WAIT
-        if view.holds:
             return NextStep.WAIT
         if signature[:1] == _CLOSE and not all(member.present for member in view.members):
             # An absent member has closed and then died. It executed the close, so everyone has

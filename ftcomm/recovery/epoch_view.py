@@ -38,7 +38,6 @@ class EpochView:
         pending_fetches: ranks that have not sent everything yet that the plan orders from them;
             `OF_COPIES` behind that, while copies of results are fetched.
         marks: the checkpoint of the frontier is to be written to the store.
-        holds: nothing is executed yet: the attempt has not begun (rule R16, Journal).
     """
 
     def __init__(self) -> None:
@@ -59,7 +58,6 @@ class EpochView:
         self.fetched = 0
         self.pending_fetches: frozenset[int] = frozenset()
         self.marks = False
-        self.holds = False
 
     @property
     def is_live(self) -> bool:
@@ -123,7 +121,6 @@ class EpochView:
         self.routes = plan.routes
         self.frontier = plan.frontier
         self.marks = plan.mark
-        self.holds = plan.holds
         self.suspects = ()
         self.fetched = 0
         self.grouping = plan.grouping

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ftcomm.protocol.durable.journal_messages import ReadJournal
 from ftcomm.protocol.durable.store_messages import ObjectOrder, ObjectWritten
 from ftcomm.protocol.link_messages import CopyName
 from ftcomm.protocol.messages import (
@@ -87,7 +86,6 @@ class ResultFetched:
     value: Any
     nbytes: int = 0
     site: str = ""
-    after_messages: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,21 +291,6 @@ class PrefetchEnded:
     has_locals: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class JournalRead:
-    """The driver has read the journals that `order` names; each is a `FoundJournal`."""
-
-    order: ReadJournal
-    journals: tuple[Any, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class JournalWritten:
-    """Batch `number` is in the journal and synced, or could not be written."""
-
-    number: int
-
-
 Event = (
     Attached
     | Detached
@@ -337,8 +320,6 @@ Event = (
     | VersionRestored
     | RestoreEnded
     | PrefetchEnded
-    | JournalRead
-    | JournalWritten
 )
 
 # --- effects ----------------------------------------------------------------------------------
@@ -498,13 +479,6 @@ class StartPrefetch:
     order: Prefetch
 
 
-@dataclass(frozen=True, slots=True)
-class StartJournalRead:
-    """Read the journals that `order` names in the background; then `JournalRead`."""
-
-    order: ReadJournal
-
-
 Effect = (
     SendControl
     | CloseLinks
@@ -521,5 +495,4 @@ Effect = (
     | WriteVersion
     | StartRestore
     | StartPrefetch
-    | StartJournalRead
 )

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any, assert_never
 
 from ftcomm import errors
-from ftcomm.protocol.durable.journal_messages import AttemptBegun, ReadJournal
 from ftcomm.protocol.durable.store_messages import (
     MarkVersion,
     Restore,
@@ -63,8 +62,6 @@ from ftcomm.recovery.events import (
     FatalFound,
     FetchEnded,
     Hangup,
-    JournalRead,
-    JournalWritten,
     Leaving,
     LinkDown,
     LocalFetched,
@@ -90,11 +87,9 @@ from ftcomm.recovery.events import (
     Wake,
 )
 from ftcomm.recovery.fetch_orders import fetch_orders, flaw_in
-from ftcomm.recovery.journal.journalling import Journalling
 from ftcomm.recovery.known_roster import known_roster
 from ftcomm.recovery.marked_versions import MarkedVersions
 from ftcomm.recovery.messages.message_exchange import MessageExchange
-from ftcomm.recovery.messages.message_reach import MessageReach
 from ftcomm.recovery.replica_placement import keep_stride
 from ftcomm.recovery.result_log import LogEntry, ResultLog
 from ftcomm.recovery.spares.prefetching import Prefetching
@@ -142,7 +137,6 @@ class WorkerMachine:
         contributed: calls of which each rank keeps its own input.
         copied: calls of which each rank's result is kept at other ranks.
         messages: what was sent from one rank to another.
-        journalling: results that are journalled, and those of an earlier attempt.
     """
 
     def __init__(self, identity: Identity, limits: MachineLimits, *, now: float) -> None:
@@ -155,9 +149,7 @@ class WorkerMachine:
         self.progress = CallProgress(self.view, self.contact, self.log, self.checkpoints)
         self.contributed = ContributedCalls(self.view, self.contact, self.progress, self.log)
         self.copied = CopiedCalls(self.view, self.contact, self.progress, self.log)
-        reach = MessageReach(self.progress)
-        self.messages = MessageExchange(self.view, self.contact, self.progress, reach)
-        self.journalling = Journalling(self.view, self.progress, self.log, self.durables, reach)
+        self.messages = MessageExchange(self.view, self.contact, self.progress)
 
     def handle(self, event: Event, *, now: float) -> list[Effect]:
         """Take one event; return what the driver must do, in order."""
@@ -254,11 +246,6 @@ class WorkerMachine:
                 return [StartRestore(record)] if self.durables.restoring.begin(record) else []
             case Prefetch():
                 return self.prefetching.on_order(message)
-            case ReadJournal():
-                return self.journalling.on_order(message)
-            case AttemptBegun():
-                self.view.holds = False
-                return [Wake()]
             case _:
                 cause = f"unexpected {type(message).__name__} from the tracker"
                 return self._fail("local failure", self._error(errors.ProtocolError, cause))
@@ -272,7 +259,6 @@ class WorkerMachine:
             contact.generation, contact.tracker = 0, b""
             self.prefetching.forget()
             self.durables.forget()
-            self.journalling.forget()
             self.log.forget()
             self.progress.prelude_length = -1
             if view.revoke_epoch:  # it was announced there: here this process has had no rank
@@ -301,7 +287,7 @@ class WorkerMachine:
         if self.progress.closed:
             effects.append(_closed_at(self.progress.position))
         effects += [SendControl(said) for said in self.durables.on_welcome()]
-        return [*effects, *self.prefetching.on_welcome(), *self.journalling.on_welcome()]
+        return [*effects, *self.prefetching.on_welcome()]
 
     def on_ask_roster(self, generation: int, tracker: bytes) -> list[Effect]:
         """Say what this process knows of its job, and follow no older tracker (rule R19)."""
@@ -317,17 +303,16 @@ class WorkerMachine:
         return [CloseLinks(), *self._report(), Wake()]
 
     def _report(self) -> list[Effect]:
-        """Say what this process holds, once it has read all that it was told to read."""
+        """Say what this process holds, once it has read what it was told to read."""
         self.log.pin()
-        if self.durables.restoring.is_under_way or self.journalling.is_reading:
+        if self.durables.restoring.is_under_way:
             return []
         report, hold = self.progress.report(), self.messages.hold
         if hold.may_change:
             report = replace(report, tentative=PRELUDE)
         elif self.checkpoints.tentative is not None:
             hold.report()
-        found, balance = self.journalling.found.runs(), self.messages.balance
-        return [SendControl(replace(report, journals=found, messages=balance))]
+        return [SendControl(replace(report, messages=self.messages.balance))]
 
     def on_plan(self, plan: Plan, now: float) -> list[Effect]:
         """Take the plan of the epoch we reported for; any other is stale and dropped (rule R1)."""
@@ -342,7 +327,6 @@ class WorkerMachine:
         self.log.set_keeping(order.index(plan.rank), stride, limits.keep_by_all)
         self.progress.take_plan(plan)
         self.messages.hold.take_plan()
-        self.journalling.take_plan(plan)
         orders: list[Effect] = [*fetch_orders(plan)]
         sources = frozenset(order.source for order in fetch_orders(plan))
         if not sources:
@@ -388,8 +372,6 @@ class WorkerMachine:
         entry = LogEntry(fetched.signature, fetched.value, fetched.nbytes, fetched.site)
         self.log.add(fetched.position, entry)
         self.copied.expect(fetched.position, entry)
-        if fetched.after_messages:
-            self.journalling.reach.begin_at(fetched.position)
         self.view.fetched += 1
         return [Wake()] if fetched.position == self.progress.position else []
 
@@ -413,18 +395,10 @@ class WorkerMachine:
         | ObjectFailed
         | VersionRestored
         | RestoreEnded
-        | PrefetchEnded
-        | JournalRead
-        | JournalWritten,
+        | PrefetchEnded,
     ) -> list[Effect]:
-        """Something was packed, written to a store or journal, or read from it or by a spare."""
+        """Something was packed, written to a store, or read from it or by a spare."""
         match event:
-            case JournalRead():
-                is_new = self.journalling.on_read(event)
-                is_due = is_new and self.view.state is WorkerState.STOPPED
-                return self._report() if is_due else []
-            case JournalWritten():
-                return self.journalling.on_written(event)
             case PrefetchEnded():
                 return self.prefetching.on_ended(event)
             case CheckpointMarked():
@@ -540,7 +514,7 @@ class WorkerMachine:
         """
         contact, view = self.contact, self.view
         waits = contact.starves or self.durables.awaits_record or self.progress.closed
-        return view.is_frozen or view.holds or bool(contact.needs_confirmation) or waits
+        return view.is_frozen or bool(contact.needs_confirmation) or waits
 
     def fail(self, error: errors.FtcommError) -> list[Effect]:
         """End in `error`: the driver cannot go on (for example: authentication refused).

@@ -1,4 +1,4 @@
-"""The torch that this subpackage needs, and the packages that its adapters do."""
+"""The torch that this subpackage needs, and the accelerate that its adapter does."""
 
 import importlib
 import re
@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import Any
 
 OLDEST = (2, 6)  # the oldest that was tested
+OLDEST_ACCELERATE = (1, 1)  # likewise
 OLDEST_OF_BACKEND = (2, 13)  # likewise; with 2.6 torch's own DDP waits for ever
 
 
@@ -15,30 +16,26 @@ def require_torch() -> ModuleType:
     Raises:
         ImportError: it is missing, or too old.
     """
-    needed = f"ftcomm.torch needs torch {OLDEST[0]}.{OLDEST[1]} or newer"
-    remedy = "pip install 'ftcomm[torch]'"
-    try:
-        torch = importlib.import_module("torch")
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise ImportError(f"{needed}, which is not installed: {remedy}") from None
-    if release_of(torch.__version__) < OLDEST:
-        raise ImportError(f"{needed}, and {torch.__version__} is installed: {remedy}")
-    return torch
+    return _required("torch", OLDEST, "ftcomm.torch", "ftcomm[torch]")
 
 
-def require_package(name: str, oldest: tuple[int, int]) -> Any:
-    """Import the package that the adapter of the same name needs, and return it.
+def require_accelerate() -> Any:
+    """Import accelerate, and return it.
 
     Raises:
         ImportError: it is missing, or too old.
     """
-    least = ".".join(map(str, oldest))
-    needed = f"ftcomm.torch.{name} needs {name} {least} or newer"
-    remedy = f"pip install '{name}>={least}'"
+    least = ".".join(map(str, OLDEST_ACCELERATE))
+    return _required(
+        "accelerate", OLDEST_ACCELERATE, "ftcomm.torch.accelerate", f"accelerate>={least}"
+    )
+
+
+def _required(name: str, oldest: tuple[int, int], user: str, wheel: str) -> ModuleType:
+    needed = f"{user} needs {name} {oldest[0]}.{oldest[1]} or newer"
+    remedy = f"pip install '{wheel}'"
     try:
-        package: Any = importlib.import_module(name)
+        package = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name != name:
             raise

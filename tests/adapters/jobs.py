@@ -1,27 +1,112 @@
 """Jobs of training scripts that kill themselves, and the model that each rank tells."""
 
+import atexit
+import contextlib
 import functools
+import json
+import os
 import re
+import select
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
-from tests.conformance.forker import die_with_parent
-from tests.conformance.plans import worker_environment
+from tests.conformance.plans import ROOT, worker_environment
+from tests.helpers.forker import Forker, die_with_parent
 
 WORKERS = 3
 WALL_S = 110.0  # a job takes some five seconds on two idle cores
-# Most of a job would be imports of torch, of three workers on two cores.
-PREFORK = ("--prefork", "--preload", "torch") if sys.platform == "linux" else ()
 
 
-def launch(
+@functools.cache
+def forker() -> Forker:
+    """A process with torch imported; its import would be most of a job."""
+    made = Forker(["torch", "ftcomm.torch"], worker_environment())
+    atexit.register(made.close)
+    return made
+
+
+class Workers:
+    """The workers of one job: forked, and forked again when SIGKILL has ended them.
+
+    Attributes:
+        status: exit status of the first worker that has failed, else 0.
+    """
+
+    def __init__(self, folder: Path, words: list[str], variables: dict[str, str]) -> None:
+        self.status = 0
+        self._folder, self._words, self._variables = folder, words, variables
+        self._pids: dict[str, int] = {}
+        self._kills: list[str] = []
+        self._rest = b""
+
+    def run(self, count: int) -> None:
+        """Run workers to their ends."""
+        until = time.monotonic() + WALL_S
+        try:
+            for rank in range(count):
+                self._start(str(rank))
+            while self._pids and not self._has_a_bug:
+                self._hear(until)
+        finally:
+            self._end()
+
+    def said(self) -> str:
+        """Their output, each line behind its worker, and who was killed."""
+        lines = self._kills + [
+            f"[{path.stem}] {line}"
+            for path in sorted(self._folder.glob("*.log"))
+            for line in path.read_text().splitlines()
+        ]
+        return "\n".join(lines)
+
+    @property
+    def _has_a_bug(self) -> bool:
+        """True if a script has failed by an error that is not of the library."""
+        return 0 < self.status < 64
+
+    def _start(self, worker: str) -> None:
+        self._pids[worker] = 0
+        variables = {**self._variables, "FTCOMM_WORKER_ID": worker}
+        log = self._folder / f"{worker}.log"
+        forker().start(worker, self._words, variables, log, folder=self._folder)
+
+    def _hear(self, until: float, *, restart: bool = True) -> None:
+        """Take in what the forker says next."""
+        output = forker().process.stdout
+        assert output is not None
+        if not select.select([output], [], [], until - time.monotonic())[0]:
+            raise TimeoutError(self.said())
+        *lines, self._rest = (self._rest + os.read(output.fileno(), 4096)).split(b"\n")
+        for event in map(json.loads, lines):
+            worker = event["name"]
+            self._pids[worker] = event["pid"]
+            if "status" in event:
+                del self._pids[worker]
+                self.status = self.status or max(event["status"], 0)
+                if restart and event["status"] == -signal.SIGKILL:
+                    self._kills.append(f"worker {worker} was killed by SIGKILL")
+                    self._start(worker)
+
+    def _end(self) -> None:
+        """Kill those that are left: nothing of this job may be told to the next one."""
+        until = time.monotonic() + WALL_S
+        while self._pids:
+            for pid in filter(None, self._pids.values()):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self._hear(until, restart=False)
+
+
+def attempt(
     script: Path, folder: Path, *options: str, workers: int = WORKERS, faults: str = ""
-) -> str:
-    """Run a script to its good end in `folder`, which is new; returns all that was said.
+) -> tuple[int, str]:
+    """Run a script in `folder`, which is new; returns the exit status, and all that was said.
 
     Inputs of replayed collectives are compared with those of the first run.
 
@@ -33,21 +118,39 @@ def launch(
         faults: addresses of deaths.
     """
     folder.mkdir(parents=True)
-    command = [sys.executable, "-m", "ftcomm_tracker", "run", "-n", str(workers)]
-    command += ["--verify", "inputs", *PREFORK, "--", sys.executable, str(script), *options]
-    done = subprocess.run(
+    command = [sys.executable, "-m", "ftcomm_tracker", "serve", "-n", str(workers)]
+    command += ["--verify", "inputs", "--state-dir", str(folder / "state")]
+    with subprocess.Popen(
         command,
-        env={**worker_environment(), "FTCOMM_FAULTS": faults},
-        cwd=folder,
+        env=worker_environment(),
+        cwd=ROOT,
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=subprocess.DEVNULL,
         text=True,
-        timeout=WALL_S,
-        check=False,
-        preexec_fn=die_with_parent,
-    )
-    assert done.returncode == 0, done.stdout[-4000:]
-    return done.stdout
+        preexec_fn=die_with_parent,  # noqa: PLW1509 - the tests have one thread
+    ) as tracker:
+        assert tracker.stdout is not None
+        try:
+            ready = dict(re.findall(r"(\w+)=(\S+)", tracker.stdout.readline()))
+            variables = {
+                "FTCOMM_TRACKER": ready["address"],
+                "FTCOMM_TOKEN_FILE": ready["token_file"],
+                "FTCOMM_FAULTS": faults,
+            }
+            job = Workers(folder, [str(script), *options], variables)
+            job.run(workers)
+            return job.status or tracker.wait(WALL_S), job.said()
+        finally:
+            tracker.kill()
+
+
+def launch(
+    script: Path, folder: Path, *options: str, workers: int = WORKERS, faults: str = ""
+) -> str:
+    """Run a script to its good end, as `attempt`; returns all that was said."""
+    status, said = attempt(script, folder, *options, workers=workers, faults=faults)
+    assert status == 0, said[-4000:]
+    return said
 
 
 def run(script: Path, folder: Path, *options: str, kills: Iterable[str] = ()) -> str:
@@ -75,4 +178,4 @@ def model_in(said: str) -> str:
 
 def victims_in(said: str) -> list[str]:
     """The workers that SIGKILL ended, sorted."""
-    return sorted(re.findall(r"worker (\d) was killed by SIGKILL: starting it again", said))
+    return sorted(re.findall(r"worker (\d) was killed by SIGKILL", said))

@@ -3,8 +3,9 @@
 import json
 from pathlib import Path
 
-from tests.conformance.harness import Job
-from tests.conformance.plans import BrokenError, Forker, Plan
+from tests.conformance.harness import PROGRAMS, Job
+from tests.conformance.plans import BrokenError, Plan, worker_environment
+from tests.helpers.forker import Forker
 
 
 class Bench:
@@ -12,7 +13,7 @@ class Bench:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.forker = Forker()
+        self.forker = Forker([PROGRAMS], worker_environment())
         self._references: dict[str, dict[str, str]] = {}
         self._number = 0
 

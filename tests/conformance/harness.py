@@ -7,6 +7,7 @@ waits on; nothing is polled.
 """
 
 import contextlib
+import itertools
 import json
 import os
 import selectors
@@ -23,12 +24,15 @@ from typing import Any, Self
 from ftcomm.diagnostics.fault_record import FaultRecord
 from ftcomm_tracker.server.fault_injection import TRACKER
 from tests.conformance.counter import FAULT_COUNTER
-from tests.conformance.forker import die_with_parent
-from tests.conformance.plans import ROOT, WALL_S, BrokenError, Forker, Plan, worker_environment
+from tests.conformance.plans import ROOT, WALL_S, BrokenError, Plan, worker_environment
 from tests.conformance.verdict import Event, Record
+from tests.helpers.forker import Forker, die_with_parent
 
 FINAL = {64, 70, *range(71, 81), 82}  # exit codes by which a typed error says: do not restart me
+PROGRAMS = "tests.conformance.programs"
+FRESH_EVERY = 10  # at least a tenth of all workers are fresh interpreters
 SECOND = "second tracker"  # kind of the events that it says
+_NUMBERS = itertools.count(1)  # of all workers of all jobs
 
 
 class Job(Record):
@@ -226,7 +230,13 @@ class Job(Record):
         name = f"{worker}.{self._starts}"
         self._starts += 1
         self.running[name] = 0  # until the forker says its number
-        self._forker.start(name, self._environment(worker), self.folder / f"{name}.log")
+        self._forker.start(
+            name,
+            ["-m", PROGRAMS],
+            self._environment(worker),
+            self.folder / f"{name}.log",
+            fresh=next(_NUMBERS) % FRESH_EVERY == 0,
+        )
         return name
 
     def start_all(self) -> None:

@@ -3,19 +3,15 @@
 import dataclasses
 import json
 import os
-import subprocess
-import sys
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ftcomm.config.environment import process_environment
-from tests.conformance.forker import die_with_parent
 
 ROOT = Path(__file__).parents[2]
 WALL_S = 180.0  # generous: a shared machine may be many times slower than an idle one
-FRESH_EVERY = 10  # at least a tenth of all workers are fresh interpreters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,40 +97,6 @@ def _recorded(fault: str) -> str:
 
 class BrokenError(AssertionError):
     """The job did not go as planned; says where its artefacts are."""
-
-
-class Forker:
-    """The process that forks workers; one for all jobs of a session."""
-
-    def __init__(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.conformance.forker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            cwd=ROOT,
-            env=worker_environment(),
-            start_new_session=True,
-            preexec_fn=die_with_parent,  # noqa: PLW1509 - the harness has one thread
-        )
-        self.started = 0
-
-    def start(self, name: str, env: Mapping[str, str], log: Path) -> None:
-        """Order one worker; its start and its end arrive as lines."""
-        self.started += 1
-        fresh = self.started % FRESH_EVERY == 0
-        order = {"name": name, "env": dict(env), "log": str(log), "fresh": fresh}
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(order).encode() + b"\n")
-        self.process.stdin.flush()
-
-    def close(self) -> None:
-        """End it; its workers die with it."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.kill()
-        self.process.wait()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
 
 
 def worker_environment() -> dict[str, str]:

@@ -12,10 +12,10 @@ from typing import Any
 
 from ftcomm_chaos.faults.unused_port import unused_port
 from tests.conformance.bench import Bench
-from tests.conformance.forker import die_with_parent
 from tests.conformance.harness import Job
 from tests.conformance.plans import ROOT, WALL_S, BrokenError, Plan, worker_environment
 from tests.conformance.verdict import Event
+from tests.helpers.forker import die_with_parent
 
 Run = Callable[[Bench], None]
 

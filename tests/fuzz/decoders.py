@@ -351,24 +351,6 @@ TABLE = (
         allowed=(DamagedObjectError, ConfigError),
     ),
     Decoder(
-        "result-journal",
-        durable.feed_result_journal,
-        durable.result_journals,
-        (
-            "ftcomm.control.result_journal.read_journal",
-            "ftcomm.durable.journal.journal_format.read_header",
-            "ftcomm.durable.journal.journal_format.read_records",
-        ),
-        allowed=(DamagedObjectError,),
-    ),
-    Decoder(
-        "result-journal-record",
-        durable.feed_result_journal_record,
-        durable.result_journal_records,
-        ("ftcomm.durable.journal.journal_format.read_records",),
-        allowed=(DamagedObjectError,),
-    ),
-    Decoder(
         "token",
         stored.feed_token,
         seeds.tokens,

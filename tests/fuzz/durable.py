@@ -7,34 +7,19 @@ import hashlib
 import io
 import json
 import struct
-import tempfile
 import zipfile
-import zlib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from ftcomm.control.result_journal import read_journal
 from ftcomm.durable import container, records
 from ftcomm.durable.chain import Chain
 from ftcomm.durable.container import ContainerHeader, Entry, container_parts, open_container
 from ftcomm.durable.directory_store import DirectoryStore
 from ftcomm.durable.export import _Arrays
-from ftcomm.durable.journal.journal_format import (
-    EpochHead,
-    Head,
-    JournalHeader,
-    ResultHead,
-    encode_header,
-    encode_record,
-    read_header,
-    read_records,
-)
 from ftcomm.durable.packed_state import read_packed_state
 from ftcomm.durable.records import (
     AttemptRecord,
-    BegunRecord,
     ChainLink,
     ChainRecord,
     EndedRecord,
@@ -47,11 +32,9 @@ from ftcomm.durable.records import (
     decode_record,
 )
 from ftcomm.durable.records import encode_record as encode_chain_record
-from ftcomm.protocol.durable.journal_messages import ReadJournal
 from ftcomm.protocol.msgpack_reader import pack
-from ftcomm.protocol.position import PRELUDE, START, Position, PositionRange
+from ftcomm.protocol.position import PRELUDE, Position, PositionRange
 from ftcomm.protocol.schema import record_of
-from ftcomm.protocol.signature import Kind, Signature
 
 NAME = "data/1/7/state-3-0-ab.ftc"
 NUMBER = 5
@@ -113,8 +96,7 @@ def chain_records() -> dict[str, bytes]:
     kinds: dict[str, ChainRecord] = {
         "series": SeriesRecord("job", 2, (0, 1), (("algorithm", "auto"),), b"t"),
         "attempt": AttemptRecord(2, 4),
-        "begun": BegunRecord(2, START),
-        "epoch": EpochRecord(2, 1, 3, (EpochMember("w0", 1, b"a", True),), 7),
+        "epoch": EpochRecord(2, 1, 3, (EpochMember("w0", 1, b"a", True),)),
         "version": VersionRecord(2, 7, 3, 5, 8, b"s" * 16, 4, (0, 1), (part, part)),
         "ended": EndedRecord(2, 1, "RankLostError", "gone", 3, Position(0, 1, 2), -1),
         "finished": FinishedRecord(2, 9),
@@ -178,55 +160,6 @@ def containers() -> dict[str, bytes]:
 
 def container_headers() -> dict[str, bytes]:
     return {"empty": pack(record_of(ContainerHeader).write(_header(0)))}
-
-
-# --- journals of results ------------------------------------------------------------------------
-
-JOURNAL = JournalHeader("job", 1, 0, 7, 3)
-
-
-def feed_result_journal(raw: bytes) -> None:
-    """A journal's file; what is understood of it can be written again."""
-    file = io.BytesIO(raw)
-    header, crc = read_header(file, "journal")
-    start, again = encode_header(header)
-    for head, payload in read_records(file, crc, len(raw)):
-        start += b"".join(bytes(part) for part in encode_record(head, payload, again))
-    file = io.BytesIO(start)
-    assert read_header(file, "journal") == (header, again)
-    assert start[file.tell() :] == raw[file.tell() : len(start)]
-    with tempfile.NamedTemporaryFile() as stored:
-        Path(stored.name).write_bytes(raw)
-        read_journal(Path(stored.name), "job", ReadJournal(1, 7, 0))
-
-
-def feed_result_journal_record(raw: bytes) -> None:
-    """A record whose crc32 fits whatever is in it: its head, and a payload of eight bytes."""
-    start, crc = encode_header(JOURNAL)
-    epoch = b"".join(bytes(part) for part in encode_record(EpochHead(3), b"", crc))
-    record = struct.pack("<IQ", len(raw), 8) + raw + bytes(8)
-    feed_result_journal(start + epoch + record + struct.pack("<I", zlib.crc32(record, crc)))
-
-
-def _journal_heads() -> dict[str, Head]:
-    result = ResultHead(2, Signature(Kind.ALLREDUCE, count=2).encode(), 11, (2, 4), b"d" * 32)
-    return {"epoch": EpochHead(3), "result": result, "scalar": ResultHead(0, b"s", 11, ())}
-
-
-def result_journals() -> dict[str, bytes]:
-    start, crc = encode_header(JOURNAL)
-    parts = [
-        part
-        for head in _journal_heads().values()
-        for part in encode_record(head, b"" if isinstance(head, EpochHead) else bytes(64), crc)
-    ]
-    return {"empty": start, "whole": start + b"".join(bytes(part) for part in parts)}
-
-
-def result_journal_records() -> dict[str, bytes]:
-    return {
-        name: bytes(encode_record(head, b"", 0)[0])[12:] for name, head in _journal_heads().items()
-    }
 
 
 # --- export -------------------------------------------------------------------------------------

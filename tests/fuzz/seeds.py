@@ -152,7 +152,6 @@ def headers() -> dict[str, bytes]:
         "expected": pack_header(HEADER),
         "another-site": pack_header(other),
         "in-common": pack_header(shared_window),
-        "after-messages": pack_header(HEADER._replace(after_messages=True)),
     }
 
 

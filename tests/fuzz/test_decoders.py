@@ -22,7 +22,6 @@ REFUSED = {
         "KnownRoster-settings-too-many",
         "MessageItem-shape-too-many",
         "PartItem-shape-too-many",
-        "Report-journals-too-many",
         "Report-locals-too-many",
         "Welcome-settings-too-many",
     },

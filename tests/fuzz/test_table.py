@@ -33,8 +33,6 @@ NO_DECODERS = {
     "ftcomm_tracker.embedding.launch_folder.LaunchFolder.read_end": "its own host process wrote it",
     "ftcomm_tracker.embedding.launch_folder.LaunchFolder.read_options": "likewise",
     "ftcomm_tracker.launcher.processes.child_process.read_proc_stat": "the kernel wrote it",
-    "ftcomm_tracker.launcher.processes.python_command.parse_python_command": "the user's own",
-    "ftcomm_tracker.launcher.processes.python_command.PythonCommand.from_dict": "from our parent",
 }
 
 

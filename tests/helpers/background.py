@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.conformance.forker import die_with_parent
+from tests.helpers.forker import die_with_parent
 
 ROOT = Path(__file__).parents[2]
 NICE = 10  # what runs beside them has deadlines

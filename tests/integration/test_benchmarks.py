@@ -137,7 +137,6 @@ def test_every_kind_of_fault_is_measured() -> None:
     assert totals == {
         "start of an interpreter": 9,
         "SIGKILL and restart": 2,
-        "SIGKILL and restart, --prefork": 2,
         "SIGKILL with a spare": 2,
         "link reset": 2,
         "SIGSTOP past the limit": 2,

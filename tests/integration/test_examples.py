@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import ftcomm
-from tests.conformance.forker import die_with_parent
 from tests.conformance.plans import ROOT, worker_environment
+from tests.helpers.forker import die_with_parent
 
 pytestmark = pytest.mark.process
 

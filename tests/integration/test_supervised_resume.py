@@ -10,7 +10,6 @@ import pytest
 
 from tests.unit.tracker.serving import serve
 from tests.unit.tracker.test_launcher import wait_gone
-from tests.unit.tracker.test_prefork import children_of
 from tests.unit.tracker.test_supervise import ended, supervised
 
 pytestmark = pytest.mark.process
@@ -28,6 +27,12 @@ with ftcomm.init() as comm:
             signal.pause()
 print("total", total)
 """
+
+
+def children_of(pid: int) -> list[int]:
+    stats = [path.read_text() for path in Path("/proc").glob("[0-9]*/stat")]
+    parents = {int(text.split()[0]): int(text.rpartition(")")[2].split()[1]) for text in stats}
+    return [child for child, parent in parents.items() if parent == pid]
 
 
 def test_supervisors_go_on_with_a_tracker_that_has_only_the_store(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 import trio
 import trio.testing
 
-from tests.conformance.forker import die_with_parent
 from tests.conformance.plans import ROOT, worker_environment
+from tests.helpers.forker import die_with_parent
 
 Reference = Callable[[int], Awaitable[str]]
 

@@ -9,8 +9,8 @@ import pytest
 
 from ftcomm.errors import ConfigError
 from ftcomm_chaos.faults.small_disk import SmallDisk, missing
-from tests.conformance.forker import die_with_parent
 from tests.conformance.plans import worker_environment
+from tests.helpers.forker import die_with_parent
 from tests.network_faults.jobs import Reference, job
 
 pytestmark = pytest.mark.process

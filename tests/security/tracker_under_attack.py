@@ -33,7 +33,7 @@ from ftcomm.protocol.messages import (
 )
 from ftcomm.protocol.operator_messages import StatusReply, StatusRequest
 from ftcomm.protocol.spares.prefetch_messages import Prefetch
-from tests.conformance.forker import die_with_parent
+from tests.helpers.forker import die_with_parent
 from tests.unit.tracker.harness import hello
 
 ROOT = Path(__file__).parents[2]

@@ -28,8 +28,7 @@ def test_every_rank_gets_its_own_result_of_one_execution_whoever_is_lost() -> No
     assert seen["finished"] > 150
 
 
-def test_so_it_does_behind_checkpoints_and_journals() -> None:
-    """A journal ends at such a call: what follows is made anew."""
+def test_so_it_does_behind_checkpoints() -> None:
     seen = run_all(range(40), durable=True)
     assert seen["attempts"] > 60
     assert seen["finished"] > 20

@@ -43,17 +43,6 @@ def test_an_end_that_all_have_heard_may_be_lost_with_its_journal() -> None:
     assert Simulation(9103326).run().fatal_decision == "finished"
 
 
-def test_journalled_results_are_those_of_the_attempt_that_is_recorded() -> None:
-    """Another tracker had begun an attempt of that number, and executed nothing."""
-    assert Simulation(9103315, durable=True, standby=True).run().fatal_decision == "finished"
-
-
-@pytest.mark.parametrize("seed", [9104089, 9107162])
-def test_the_next_tracker_knows_which_journalled_results_count(seed: int) -> None:
-    """It counted none of them once a plan was out, and one member alone had taken that plan."""
-    assert Simulation(seed, durable=True, standby=True).run().fatal_decision == "finished"
-
-
 def test_a_plan_is_checked_by_the_rules_of_its_own_attempt() -> None:
     """Trackers cut off from each other had begun attempts 1 of two jobs, and one was lost."""
     outcome = Simulation(9107415, durable=True, standby=True).run()

@@ -8,15 +8,12 @@ import pytest
 
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.protocol.messages import FatalDecision
-from ftcomm.protocol.position import START, Position
+from ftcomm.protocol.position import START
 from ftcomm_chaos.sim.end_rules import EndRules
 from ftcomm_chaos.sim.fault_plan import SimulatedFaultKind
 from ftcomm_chaos.sim.invariants import Monitor
-from ftcomm_chaos.sim.journals import JournalRules
 from ftcomm_chaos.sim.partitions import Partitions, PathLoss
 from ftcomm_chaos.sim.world import Violation
-from ftcomm_tracker.core.durable.attempts import PutAttempt
-from ftcomm_tracker.core.events import PutVersion
 
 APART = FatalDecision("RankLostError", "w0 and w1 cannot reach each other", 1, START, 0)
 
@@ -144,24 +141,3 @@ def test_an_end_that_is_recorded_need_not_be_journalled_yet() -> None:
 def test_an_end_that_no_lost_journal_had_is_known(kept: dict[str, Any]) -> None:
     with pytest.raises(Violation, match="the tracker knows of no end"):
         end_all(**kept)
-
-
-def test_journalled_results_are_those_of_the_attempt_that_the_chain_names() -> None:
-    """Two trackers have begun an attempt 1 over an empty chain; the records of one landed."""
-    records = [
-        PutAttempt(1, 0, b"a"),
-        PutVersion(1, 4, 9, (), 0, b"", 0, None),
-        PutAttempt(2, 2, b"c"),
-    ]
-    executed: dict[str, set[Position]] = {
-        "a.1": {Position(0, 4, 0), Position(0, 3, 7)},
-        "b.1": set(),
-        "a.2": set(),
-    }
-    simulation = SimpleNamespace(
-        store=SimpleNamespace(records=records),
-        settings=SimpleNamespace(journal="/journals"),
-        monitors={name: SimpleNamespace(executed=done) for name, done in executed.items()},
-    )
-    rules = JournalRules(simulation, "a.3", 2)  # type: ignore[arg-type]  # as much as it looks at
-    assert rules.served() == {Position(0, 4, 0)}

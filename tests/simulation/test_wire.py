@@ -43,7 +43,7 @@ def test_items_survive_any_slices(size: int) -> None:
         CheckpointFetched(7, 2, 2**48 - 1),
         LocalFetched(7, 2, 1, 5),
         ResultFetched(7, HERE, Signature(Kind.ALLREDUCE).encode(), (0.1, 0.2)),
-        ResultFetched(7, HERE.next(), Signature(Kind.BARRIER).encode(), (), after_messages=True),
+        ResultFetched(7, HERE.next(), Signature(Kind.BARRIER).encode(), ()),
     ]
     raw = 3 * encode(FetchWait()) + b"".join(item_bytes(item) for item in items)
     reader = ItemReader(StartFetch(7, 1, 2, (PositionRange(2, 3, 5),), 2, (1,)))

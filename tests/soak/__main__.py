@@ -22,8 +22,8 @@ import time
 from pathlib import Path
 from typing import IO
 
-from tests.conformance.forker import die_with_parent
 from tests.conformance.plans import ROOT, worker_environment
+from tests.helpers.forker import die_with_parent
 from tests.soak.figures import Figures
 
 SAY_EVERY_S = 10.0

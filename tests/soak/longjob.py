@@ -15,9 +15,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.conformance.forker import die_with_parent
 from tests.conformance.kills import NOTE_PID
 from tests.conformance.plans import ROOT, worker_environment
+from tests.helpers.forker import die_with_parent
 from tests.soak.figures import Series, growth, peaks
 from tests.soak.reporting import report, usage
 from tests.soak.ways import NICE

@@ -25,8 +25,8 @@ from typing import Any
 
 from ftcomm_chaos.faults.processes import adopt_orphans
 from ftcomm_chaos.report.verdict import RunExit
-from tests.conformance.forker import die_with_parent
 from tests.conformance.plans import ROOT, worker_environment
+from tests.helpers.forker import die_with_parent
 from tests.soak.figures import LOSSES
 from tests.soak.reporting import report
 from tests.soak.watching import Watch, left_behind

@@ -48,7 +48,6 @@ FLAGS = {  # options of `run` without a value: with one, it would be taken for t
 REFUSED = {  # options of `run` that are not for -o: why, and what to do
     "spares": ("this command has --spares", "give that"),
     "log-format": ("this command reads the lines of the job, and reads text", "leave it out"),
-    "preload": ("it needs --prefork, which is not for runs of this command", "leave it out"),
     "resume": ("each run begins a job, and goes on after a loss of all", "leave it out"),
 }
 PATIENCE = ("max-restarts", "restart-window")  # not `serve`'s, but `supervise`'s

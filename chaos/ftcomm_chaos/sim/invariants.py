@@ -15,14 +15,13 @@ from ftcomm.recovery.events import PrefetchEnded
 from ftcomm.recovery.replica_placement import is_replica_holder, keep_stride, local_owners
 from ftcomm_chaos.sim.end_rules import EndRules
 from ftcomm_chaos.sim.fault_plan import SimulatedFaultKind as Fault
-from ftcomm_chaos.sim.journals import JournalRules
 from ftcomm_chaos.sim.store import Record
 from ftcomm_chaos.sim.worker.copy_rules import RESULT_LOST, CopyRules
 from ftcomm_chaos.sim.workload import SimulatedMessage
 from ftcomm_chaos.sim.world import Violation
 from ftcomm_tracker.core.durable.attempts import PutAttempt
 from ftcomm_tracker.core.durable_state import Durable
-from ftcomm_tracker.core.events import PutBegun, PutVersion
+from ftcomm_tracker.core.events import PutVersion
 from ftcomm_tracker.core.link_failures import RUNNING
 
 if TYPE_CHECKING:
@@ -55,7 +54,6 @@ class Monitor:
         self.owners: set[bytes] = set()  # incarnations that have ever had a place
         self.kept_by_all: frozenset[Position] = frozenset()  # known with the first plan
         self.resumed = False  # this attempt began from the store
-        self.journals = JournalRules(sim, "", 0)
         self.lost_all = False  # everything, or all workers, at one moment of this attempt
         self.whole: dict[int, Position] = {}  # by incarnation: all below this is here that all keep
 
@@ -67,10 +65,8 @@ class Monitor:
         if program.grouping is not None:
             self.kept_by_all = program.kept_by_all(self.sim.settings.keep_by_all)
         self.resumed = durable.restore > 0
-        self.journals = JournalRules(self.sim, durable.job_id, durable.restore)
         if durable.restore:
             self.executed = {p for p in program.calls if p.version == PRELUDE}
-            self.executed |= self.journals.served()
 
     def on_record(self, record: Record, number: int) -> None:
         """A record is in the chain, for good."""
@@ -89,8 +85,6 @@ class Monitor:
                 raise Violation(
                     f"{record} after attempt {newest} and version record {parent} (R16)"
                 )
-        elif isinstance(record, PutBegun):
-            self.journals.on_begun(record)
         elif isinstance(record, PutVersion):
             if record.attempt != newest:
                 raise Violation(f"{record.attempt} writes a version, {newest} has begun (R16)")
@@ -163,9 +157,6 @@ class Monitor:
         else:
             process.require(
                 process.heard_after_resume, "completed after a stop, without being heard (R1)"
-            )
-            process.require(
-                not self.journals.holds, f"{position} was executed before its attempt began (R16)"
             )
             for port, earlier in self.done[position].items():
                 other = self.sim.network.processes[port]

@@ -11,7 +11,6 @@ CROWDED = 0.05  # share with more ranks than usual
 GENTLE = 0.6  # share in which one process dies at a time
 # Seconds for which nothing may come farther: so long that only links without a way round take it.
 NO_PROGRESS = 50.0
-JOURNALLED = 0.6  # share of those with a store whose workers journal results
 STORED = 0.15  # share of the jobs that have a store
 LAZY = 0.4  # share whose checkpoints are lazy
 # Bytes of small results that every member keeps: none, a few, all of a script.
@@ -99,9 +98,7 @@ def draw_conditions(
     alone = random.Random(f"keep by all of {seed}")  # noqa: S311 - likewise
     settings = replace(settings, keep_by_all=alone.choice(KEPT_BY_ALL))
     drawn = random.Random(f"store of {seed}").random() < STORED  # noqa: S311 - likewise
-    journalled = random.Random(f"journal of {seed}").random() < JOURNALLED  # noqa: S311 - likewise
     stored = drawn if durable is None else durable
-    settings = replace(settings, journal="/journals" if stored and journalled else "")
     count = rng.randint(6, 18) if gentle else rng.randint(8, 30)
     conditions = Conditions(
         world_size=size,

@@ -9,7 +9,6 @@ from ftcomm.recovery.machine import WorkerState
 from ftcomm_chaos.sim.fault_injection import Faults, Killed
 from ftcomm_chaos.sim.fault_plan import SimulatedFault, draw_plan
 from ftcomm_chaos.sim.history import RecordingMonitor
-from ftcomm_chaos.sim.journals import JournalDisks
 from ftcomm_chaos.sim.network.data_links import Network
 from ftcomm_chaos.sim.network.wire_network import WireNetwork
 from ftcomm_chaos.sim.partitions import PathLoss
@@ -104,7 +103,6 @@ class Simulation:
         self.disks = disks and self.store is not None and not self.conditions.spares
         if self.disks:  # the workers name their store
             self.settings = replace(self.settings, checkpoint=STORE_URL)
-        self.journals = JournalDisks(self)
         self.network = WireNetwork(self.world) if self.conditions.wire else Network(self.world)
         self.monitor = RecordingMonitor(self)
         self.monitors: dict[str, RecordingMonitor] = {}  # of attempts, by the id of their jobs
@@ -265,7 +263,6 @@ class Simulation:
                 self.forgotten_series |= {*own, *before.former}
                 tracker.journal = self.fresh_journal()
             tracker.crash()
-        self.journals.lose_hosts()
         if journal:  # the command is given again, also for who had heard an end that is forgotten
             for worker_id in self.worker_ids:
                 self.replace_lost(worker_id)

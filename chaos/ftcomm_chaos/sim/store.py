@@ -17,7 +17,7 @@ from ftcomm_chaos.sim.world import Violation
 from ftcomm_tracker.core.durable.attempts import PutAttempt
 from ftcomm_tracker.core.durable.chain_facts import ChainFacts, RecordedAttempt, RecordedVersion
 from ftcomm_tracker.core.durable.pending_version import LOCAL, PRELUDE_KIND, STATE
-from ftcomm_tracker.core.events import PutBegun, PutFinished, PutSeries, PutVersion
+from ftcomm_tracker.core.events import PutFinished, PutSeries, PutVersion
 
 if TYPE_CHECKING:
     from ftcomm_chaos.sim.history import RecordingMonitor
@@ -32,7 +32,7 @@ FAILS = 0.1  # share of the requests that fail and are made again
 LANDS = 0.5  # share of the requests of a dead writer that take effect all the same
 RETRIES_S = 1.0
 
-Record = PutAttempt | PutSeries | PutVersion | PutFinished | PutBegun | EpochRecord | EndedRecord
+Record = PutAttempt | PutSeries | PutVersion | PutFinished | EpochRecord | EndedRecord
 
 
 def series_of(nonce: bytes) -> str:
@@ -142,7 +142,6 @@ class SimulatedStore:
             attempts=tuple(attempts),
             versions=tuple(versions),
             finished=finished,
-            begun=tuple(each.attempt for each in self.records if isinstance(each, PutBegun)),
             epochs=tuple(epochs),
             ended=ended,
             first_nonce=b"" if series is None else series.nonce,

@@ -28,14 +28,12 @@ from ftcomm_tracker.core.durable.attempts import (
     VerifyVersion,
 )
 from ftcomm_tracker.core.events import (
-    BegunPut,
     ChainRead,
     Claimed,
     EndedPut,
     EpochPut,
     FinishedPut,
     Overtaken,
-    PutBegun,
     PutClaim,
     PutDelayed,
     PutFinished,
@@ -186,8 +184,6 @@ class ChainAccess:
             self.tracker.hear(VersionPut(record.version))
         elif isinstance(record, PutFinished):
             self.tracker.hear(FinishedPut())
-        elif isinstance(record, PutBegun):
-            self.tracker.hear(BegunPut())
         elif isinstance(record, EpochRecord):
             self.tracker.hear(EpochPut(record))
         elif isinstance(record, EndedRecord):

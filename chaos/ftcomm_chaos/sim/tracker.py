@@ -24,7 +24,6 @@ from ftcomm_tracker.core.events import (
     JobEnded,
     Note,
     Persist,
-    PutBegun,
     PutClaim,
     PutEnded,
     PutEpoch,
@@ -423,7 +422,7 @@ class SimulatedTracker:
                     conn.close()
             case Persist(durable):
                 self._persist(durable)
-            case PutSeries() | PutVersion() | PutFinished() | PutBegun():
+            case PutSeries() | PutVersion() | PutFinished():
                 assert self.chain is not None
                 self.chain.put(effect)
             case PutEpoch(record) | PutEnded(record):

@@ -87,7 +87,6 @@ async def _serve(driver: Driver, sock: ByteStream, epoch: int) -> None:
                 rank=item.rank,
                 digests=stored.digests,
                 site=found.site,
-                after_messages=found.after_messages,
             ),
         )
         await send_all(sock, raw)
@@ -100,7 +99,6 @@ class _Found(NamedTuple):
     stored: LoggedResult
     signature: bytes = b""
     site: str = ""
-    after_messages: bool = False
 
 
 def _look_up(driver: Driver, item: Item, state: LoggedResult | None) -> _Found | None:
@@ -114,7 +112,7 @@ def _look_up(driver: Driver, item: Item, state: LoggedResult | None) -> _Found |
     with driver.hub.lock:
         local = core.checkpoints.locals.get(item.position.version, item.rank)
         entry = core.log.get(item.position)
-        site, after_messages = "", core.journalling.reach.covers(item.position)
+        site = ""
         if entry is not None and is_contributed(entry.signature):
             reached = core.progress.position
             site = entry.site or core.progress.recent.site_of(item.position, reached)
@@ -123,7 +121,7 @@ def _look_up(driver: Driver, item: Item, state: LoggedResult | None) -> _Found |
     if entry is None:
         return None
     # a close that was served has no value of its own
-    return _Found(entry.value or EMPTY, entry.signature, site, after_messages)
+    return _Found(entry.value or EMPTY, entry.signature, site)
 
 
 async def _state(driver: Driver, sock: ByteStream, version: int) -> LoggedResult | None:
@@ -253,7 +251,7 @@ async def _content(
         stored = stored_from_wire(dtype, item.shape, parts[0])
         stored.digests = item.digests
         stored.scalar = scalar_of(item.signature)
-        content = item.signature, stored, item.nbytes, item.site, item.after_messages
+        content = item.signature, stored, item.nbytes, item.site
         return ResultFetched(epoch, item.position, *content)
     state = await _beside(behind_each_other, parts)
     if item.what == "checkpoint":

@@ -197,8 +197,6 @@ class PostedReceives:
         value: MessageValue | None = messages.waiting(receive.source, receive.tag)
         if value is None:
             return None
-        # What the script does next may depend on the message, whether or not it is taken.
-        self._core.journalling.reach.begin()
         try:
             receive.check(value)
         except Exception as mistake:  # noqa: BLE001 - the user's: the message stays for another one

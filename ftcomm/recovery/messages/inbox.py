@@ -6,7 +6,6 @@ from typing import Any, Protocol
 
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.field_types import MAX_TAGS
-from ftcomm.recovery.messages.message_reach import MessageReach
 from ftcomm.recovery.messages.names import (
     START,
     Mark,
@@ -40,14 +39,9 @@ class _Arrived:
 
 
 class Inbox:
-    """Streams that lead to this rank.
+    """Streams that lead to this rank."""
 
-    Args:
-        reach: hears of each message that is taken, just before.
-    """
-
-    def __init__(self, reach: MessageReach) -> None:
-        self._reach = reach
+    def __init__(self) -> None:
         self._held: dict[int, int] = {}
         self._streams: dict[StreamKey, _Arrived] = {}
 
@@ -109,7 +103,6 @@ class Inbox:
         found = self._streams[stream]
         taken, value, nbytes = found.waiting[0]
         held = self.held(source) - nbytes
-        self._reach.begin()
         # From here on nothing is called: Ctrl-C comes before all this, or behind.
         found.taken, self._held[source] = taken, held
         del found.waiting[0]
@@ -126,7 +119,6 @@ class Inbox:
         if taker.has_taken:  # this is the next one, in the same piece of bytes
             return False
         mark = behind(found.arrived, digest)
-        self._reach.begin()
         # From here on nothing is called: Ctrl-C comes before all this, or behind.
         taker.has_taken = True
         if taker.is_withdrawn:  # looked at second: who withdraws sets it before a look at the other

@@ -31,7 +31,6 @@ from ftcomm.recovery.events import (
 )
 from ftcomm.recovery.messages.inbox import Inbox, Taker
 from ftcomm.recovery.messages.message_hold import MessageHold
-from ftcomm.recovery.messages.message_reach import MessageReach
 from ftcomm.recovery.messages.names import MODULUS, Mark, StreamKey, Total
 from ftcomm.recovery.messages.sent_log import SentLog, SentMessage
 from ftcomm.recovery.states import Completion, WorkerState
@@ -63,15 +62,9 @@ class MessageExchange:
         hold: whether messages are held up.
     """
 
-    def __init__(
-        self,
-        view: EpochView,
-        contact: TrackerContact,
-        progress: CallProgress,
-        reach: MessageReach,
-    ) -> None:
+    def __init__(self, view: EpochView, contact: TrackerContact, progress: CallProgress) -> None:
         self._view, self._contact, self._progress = view, contact, progress
-        self.sent, self._inbox = SentLog(), Inbox(reach)
+        self.sent, self._inbox = SentLog(), Inbox()
         self._version = 0
         self._asked: set[int] = set()  # sources, in the epoch
         self._asked_in = 0

@@ -18,11 +18,10 @@ from ftcomm.torch.accelerate.refusals import (
 from ftcomm.torch.accelerate.script_run import AcceleratedRun, RankLoader, rank_loader
 from ftcomm.torch.ddp import DDP
 from ftcomm.torch.joined import init, is_joined, joined
-from ftcomm.torch.requirement import require_package
+from ftcomm.torch.requirement import require_accelerate
 from ftcomm.torch.tensors import as_array, as_tensor
 
-OLDEST = (1, 1)  # the oldest that was tested
-_accelerate = require_package("accelerate", OLDEST)
+_accelerate = require_accelerate()
 ftcomm.passes_on(str(Path(_accelerate.__file__).parent))  # as it makes calls for the script
 
 _INNER_NAMES = (

@@ -2,8 +2,6 @@
 
 import copy
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,8 +15,7 @@ import ftcomm.torch as ft  # noqa: E402 - likewise
 from ftcomm.torch.gradient_bucket import cut  # noqa: E402 - likewise
 from ftcomm.torch.parts import restore, state_of  # noqa: E402 - likewise
 from ftcomm.torch.reducer import GradientReducer  # noqa: E402 - likewise
-from tests.conformance.forker import die_with_parent  # noqa: E402 - likewise
-from tests.conformance.plans import worker_environment  # noqa: E402 - likewise
+from tests.adapters.jobs import attempt  # noqa: E402 - likewise
 
 SCRIPTS = Path(__file__).parent / "scripts"
 MISMATCH = """
@@ -55,18 +52,9 @@ with ft.init() as comm:
 """
 
 
-def run(script: Path, cwd: Path) -> tuple[int, str]:
-    command = [sys.executable, "-m", "ftcomm_tracker", "run", "-n", "2", "--", sys.executable]
-    done = subprocess.run(
-        [*command, str(script)], env=worker_environment(), cwd=cwd, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, timeout=100, check=False, preexec_fn=die_with_parent,
-    )  # fmt: skip
-    return done.returncode, done.stdout
-
-
 @pytest.mark.process
 def test_gradients_are_the_averages_of_those_of_plain_modules(tmp_path: Path) -> None:
-    status, said = run(SCRIPTS / "gradients.py", tmp_path)
+    status, said = attempt(SCRIPTS / "gradients.py", tmp_path / "job", workers=2)
     assert (status, said.count("gradients agree")) == (0, 2), said[-3000:]
 
 
@@ -74,7 +62,7 @@ def test_gradients_are_the_averages_of_those_of_plain_modules(tmp_path: Path) ->
 def test_a_mismatch_names_the_line_of_the_script(tmp_path: Path) -> None:
     script = tmp_path / "mismatch.py"
     script.write_text(MISMATCH)
-    status, said = run(script, tmp_path)
+    status, said = attempt(script, tmp_path / "job", workers=2)
     assert status == 72, said
     assert "rank 0 called allreduce(op=mean, float32[10], tag=#" in said
     assert ") at mismatch.py:9 but" in said
@@ -84,7 +72,7 @@ def test_a_mismatch_names_the_line_of_the_script(tmp_path: Path) -> None:
 def test_parameters_in_another_order_are_found_though_all_sizes_agree(tmp_path: Path) -> None:
     script = tmp_path / "order.py"
     script.write_text(OTHER_ORDER)
-    status, said = run(script, tmp_path)
+    status, said = attempt(script, tmp_path / "job", workers=2)
     assert status == 72, said
     assert "they differ in tag: #" in said
 
@@ -93,7 +81,7 @@ def test_parameters_in_another_order_are_found_though_all_sizes_agree(tmp_path: 
 def test_a_tensor_that_differs_between_ranks_is_named(tmp_path: Path) -> None:
     script = tmp_path / "differs.py"
     script.write_text(DIFFERS)
-    status, said = run(script, tmp_path)
+    status, said = attempt(script, tmp_path / "job", workers=2)
     assert status == 72, said
     assert "different states to checkpoint() at differs.py:6; state['w'] is" in said
 

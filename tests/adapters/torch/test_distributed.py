@@ -1,7 +1,5 @@
 """The backend "ftcomm" of torch.distributed: every call, refusals, and its works."""
 
-import subprocess
-import sys
 import threading
 from datetime import timedelta
 from pathlib import Path
@@ -22,8 +20,7 @@ from ftcomm.torch.distributed.buffers import spread  # noqa: E402 - likewise
 from ftcomm.torch.distributed.process_group import FtcommGroup  # noqa: E402 - likewise
 from ftcomm.torch.distributed.work import HandleWork  # noqa: E402 - likewise
 from ftcomm.torch.requirement import has_backend, require_backend  # noqa: E402 - likewise
-from tests.conformance.forker import die_with_parent  # noqa: E402 - likewise
-from tests.conformance.plans import worker_environment  # noqa: E402 - likewise
+from tests.adapters.jobs import launch  # noqa: E402 - likewise
 
 pytestmark = pytest.mark.skipif(not has_backend(torch), reason="torch is too old for the backend")
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -33,14 +30,8 @@ ROOT: Any = SimpleNamespace(rootRank=0)
 
 @pytest.mark.process
 def test_every_call_gives_what_it_must(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "ftcomm_tracker", "run", "-n", "3", "--", sys.executable]
-    done = subprocess.run(
-        [*command, str(SCRIPTS / "collectives.py")], env=worker_environment(), cwd=tmp_path,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=100, check=False,
-        preexec_fn=die_with_parent,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-3000:]
-    assert done.stdout.count("collectives agree") == 3
+    said = launch(SCRIPTS / "collectives.py", tmp_path / "job")
+    assert said.count("collectives agree") == 3
 
 
 def test_a_works_error_is_raised_by_its_future_and_is_not_its_value() -> None:

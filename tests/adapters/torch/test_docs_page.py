@@ -13,7 +13,7 @@ from tests.conformance.plans import ROOT  # noqa: E402 - likewise
 
 PAGE = (ROOT / "docs" / "torch.md").read_text(encoding="utf-8")
 SCRIPTS = re.findall(r"```python\n# (?:before|after)\n(.*?)```", PAGE, re.DOTALL)
-PACKAGES = ("torch", "skorch", "accelerate")  # which the scripts need
+PACKAGES = ("torch", "accelerate")  # which the scripts need
 PAIRS = dict(zip(PACKAGES, zip(SCRIPTS[::2], SCRIPTS[1::2], strict=True), strict=True))
 MAX_CHANGED_LINES = 10
 

@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.conformance.forker import die_with_parent
 from tests.conformance.plans import ROOT, worker_environment
+from tests.helpers.forker import die_with_parent
 
 pytestmark = [pytest.mark.process, pytest.mark.heavy, pytest.mark.timeout(300)]
 

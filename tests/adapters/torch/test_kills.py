@@ -27,13 +27,11 @@ WAYS = {
     "fsdp": ("train.py", "--way=fsdp"),
     "lightning": ("train_lightning.py",),
     "trainer": ("train_trainer.py",),
-    "skorch": ("train_skorch.py",),
     "accelerate": ("train_accelerate.py",),
 }
 NEEDS = {
     "lightning": "lightning.pytorch",
     "trainer": "transformers",
-    "skorch": "skorch",
     "accelerate": "accelerate",
 }
 # The last step of six is 5; a version has two.

@@ -19,8 +19,8 @@ from ftcomm_chaos.report.verdict import Demands, judge
 from ftcomm_chaos.runner.job import JobSpec
 from ftcomm_chaos.runner.runner import ChaosRunOptions, run_once
 from ftcomm_tracker.launcher.processes.child_process import read_proc_stat
-from tests.conformance.forker import die_with_parent
 from tests.conformance.plans import ROOT, worker_environment
+from tests.helpers.forker import die_with_parent
 from tests.integration.chaos.scripts import (
     ENDLESS,
     GOOD,

@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import threading
 import tracemalloc
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -17,7 +16,7 @@ from ftcomm.collectives import chunking
 from ftcomm.collectives.dtypes import dtype_code
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.control.fetching import fetch, request_link
-from ftcomm.control.fetching.fetch import _fetch_from, _largest_result, _look_up
+from ftcomm.control.fetching.fetch import _fetch_from, _largest_result
 from ftcomm.control.message_stream import receive_message, send_all
 from ftcomm.protocol.codec import encode
 from ftcomm.protocol.link_messages import FetchEnd, FetchItem, FetchWait
@@ -29,7 +28,6 @@ from ftcomm.protocol.messages import (
 )
 from ftcomm.protocol.position import Position, PositionRange
 from ftcomm.recovery.events import Effect, SendControl, StartFetch
-from ftcomm.recovery.fetch_orders import Item
 from tests.helpers.kept_sockets import KeptSockets
 from tests.unit.recovery.worker_scenario import SIG, a_member, hear, plan
 
@@ -107,20 +105,6 @@ async def test_what_was_ordered_is_taken(monkeypatch: pytest.MonkeyPatch) -> Non
     assert core.log.positions() == [Position(0, 1, 0), Position(0, 1, 2)]
     assert {core.log.get(position).site for position in core.log.positions()} == {SITE}
     assert not [message for message in said if isinstance(message, Suspect)]
-
-
-async def test_a_result_says_that_it_may_depend_on_a_message(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    where = Position(0, 1, 2)
-    what = FetchItem("result", where, SIG, BYTE, (8,), 8, site=SITE, after_messages=True)
-    said = CHECKPOINT + LOCAL + RESULTS[0] + encode(what) + STATE + END
-    core, _ = await fetched(monkeypatch, said)
-    assert not core.journalling.reach.covers(Position(0, 1, 1))
-    assert core.journalling.reach.covers(where)
-    driver: Any = SimpleNamespace(hub=SimpleNamespace(core=core, lock=threading.Lock()))
-    items = [_look_up(driver, Item("result", Position(0, 1, seqno)), None) for seqno in (0, 2)]
-    assert [found.after_messages for found in items if found] == [False, True]
 
 
 async def test_a_checkpoint_that_is_being_packed_is_waited_for(

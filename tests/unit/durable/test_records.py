@@ -15,7 +15,6 @@ from ftcomm.durable.records import (
     MAGIC,
     MAX_RECORD_BYTES,
     AttemptRecord,
-    BegunRecord,
     ChainLink,
     ChainRecord,
     DamagedLink,
@@ -46,7 +45,6 @@ RECORDS: tuple[ChainRecord, ...] = (
     SERIES,
     AttemptRecord(1, 0),
     EpochRecord(1, 2, 3, (EpochMember("w0", 1, b"a", True), EpochMember("w1", 2, b"b", False))),
-    BegunRecord(1, Position(0, PRELUDE, 4)),
     VERSION,
     VersionRecord(1, 8, 3, 0, 0, b"", -1, None, ()),
     EndedRecord(1, 2, "RankLostError", "worker 3 is gone", 4, Position(0, 1, 2), 3),
@@ -202,10 +200,10 @@ def test_a_gap_a_swapped_record_and_a_foreign_file_are_damage(tmp_path: Path) ->
 
 def test_damage_is_told_with_what_is_left_besides(tmp_path: Path) -> None:
     """Also where nothing is, and where the others cannot be read."""
-    none, unread = (a_chain(tmp_path / name, *RECORDS[:4]) for name in ("none", "unread"))
+    none, unread = (a_chain(tmp_path / name, *RECORDS[:3]) for name in ("none", "unread"))
     for folder in (none, unread):
         (folder / record_name(2)).write_bytes(b"x")
-    (unread / record_name(4)).write_bytes(encode_record(ChainLink(9, NONCE, RECORDS[3])))
+    (unread / record_name(3)).write_bytes(encode_record(ChainLink(9, NONCE, RECORDS[2])))
     damage = "record chain/00000002.rec has only 1 bytes"
     assert reading_fails(none) == f"{damage}; no other record is of a version"
     assert reading_fails(unread) == damage
@@ -218,8 +216,8 @@ def rewritten(folder: Path, number: int, data: bytes) -> Path:
 
 def test_a_version_of_which_a_record_was_changed_is_passed_over(tmp_path: Path) -> None:
     """At the end of the chain and before it; nothing else is lost."""
-    folder = a_chain(tmp_path, *RECORDS[:6])
-    for number in (5, 6):
+    folder = a_chain(tmp_path, *RECORDS[:5])
+    for number in (4, 5):
         whole = (folder / record_name(number)).read_bytes()
         for at in range(len(whole)):
             changed = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
@@ -227,8 +225,8 @@ def test_a_version_of_which_a_record_was_changed_is_passed_over(tmp_path: Path) 
                 assert record_name(number) in reading_fails(rewritten(folder, number, changed))
                 continue
             state = chain_state(Chain(DirectoryStore(rewritten(folder, number, changed))).read())
-            assert (list(state.damaged), list(state.versions)) == ([number], [11 - number])
-            assert (len(state.attempts), len(state.begun)) == (1, 1)
+            assert (list(state.damaged), list(state.versions)) == ([number], [9 - number])
+            assert len(state.attempts) == len(state.epochs) == 1
         for cut in (26, 40, len(whole) - 1):
             links = Chain(DirectoryStore(rewritten(folder, number, whole[:cut]))).read()
             assert isinstance(links[number - 1].record, DamagedLink)
@@ -237,11 +235,11 @@ def test_a_version_of_which_a_record_was_changed_is_passed_over(tmp_path: Path) 
 
 def test_what_is_put_behind_a_damaged_version_is_behind_it_for_all(tmp_path: Path) -> None:
     """Its number is not used again: whoever could read the record finds what follows."""
-    store = DirectoryStore(a_chain(tmp_path, *RECORDS[:5]))
+    store = DirectoryStore(a_chain(tmp_path, *RECORDS[:4]))
     older = Chain(store)
     older.read()
-    rewritten(tmp_path, 5, encode_record(ChainLink(5, NONCE, VERSION))[:-1])
-    assert Chain(store).append(AttemptRecord(2, 0), b"p" * 16, attempt=2) == 6
+    rewritten(tmp_path, 4, encode_record(ChainLink(4, NONCE, VERSION))[:-1])
+    assert Chain(store).append(AttemptRecord(2, 0), b"p" * 16, attempt=2) == 5
     with pytest.raises(OvertakenError):
         older.append(VERSION, b"v" * 16, attempt=1)
 
@@ -270,13 +268,12 @@ def test_a_chain_is_read_as_a_whole() -> None:
     assert state_of(*RECORDS) == ChainState(
         SERIES,
         {2: AttemptRecord(1, 0)},
-        {5: RECORDS[4], 6: RECORDS[5]},
-        {4: RECORDS[3]},
+        {4: RECORDS[3], 5: RECORDS[4]},
         finished=9,
         epochs=(RECORDS[2],),
-        ended=RECORDS[6],
+        ended=RECORDS[5],
     )
-    again = state_of(*RECORDS[:7], AttemptRecord(2, 0))
+    again = state_of(*RECORDS[:6], AttemptRecord(2, 0))
     assert (again.epochs, again.ended) == ((), None)  # of the newest attempt alone
     empty = state_of()
     assert (empty.series, empty.newest_attempt, empty.finished) == (None, 0, PRELUDE)

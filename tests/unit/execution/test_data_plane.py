@@ -2,7 +2,6 @@
 
 import socket
 from collections.abc import Iterator
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,9 +17,8 @@ from ftcomm.engine.runs import cut_check
 from ftcomm.engine.runs.checkpoint import CheckpointRuns
 from ftcomm.execution.data_plane import DataPlane
 from ftcomm.execution.header_check import CallHeader
-from ftcomm.memory.pool import Array
-from ftcomm.protocol.frame_header import AFTER_MESSAGES_FLAG, make_suffix
-from ftcomm.protocol.position import START, Position
+from ftcomm.protocol.frame_header import make_suffix
+from ftcomm.protocol.position import START
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm.recovery.events import LinkDown
 from ftcomm.recovery.machine import WorkerMachine
@@ -229,52 +227,6 @@ def test_the_ranks_of_this_host_decide_how_long_is_tried(
     monkeypatch.setattr(plane, "_must_ask", lambda _: False)
     assert plane._ensure_links(schedule_for(Kind.BARRIER, 3, 0, 0, 1), links, 1)
     assert plane._executor.waiter.spins == 14
-
-
-@pytest.mark.parametrize("first", range(3))
-@pytest.mark.parametrize(
-    ("journal", "has_taken", "hears", "says", "knows"),
-    [
-        ("/scratch", True, False, AFTER_MESSAGES_FLAG, True),
-        ("/scratch", False, True, 0, True),
-        ("/scratch", False, False, 0, False),
-        ("", True, False, 0, True),
-    ],
-)
-def test_frames_say_where_results_are_journalled_that_they_follow_a_message(
-    hub: Hub, journal: str, has_taken: bool, hears: bool, says: int, knows: bool, first: int
-) -> None:
-    hub.settings = replace(hub.settings, journal=journal)
-    plane = DataPlane(hub, None)  # type: ignore[arg-type]  # nothing is wrong
-    said: list[int] = []
-    reach, here = hub.core.journalling.reach, Position(0, 0, 4)
-    if has_taken:
-        reach.begin_at(Position(0, 0, 2))
-
-    def run(*_: Any, **__: Any) -> None:
-        said.append(plane._executor.after_messages)
-        plane._executor.after_messages |= AFTER_MESSAGES_FLAG if hears else 0
-
-    def run_shared(*_: Any, **__: Any) -> Array:
-        run()
-        return NOTHING
-
-    for name in ("run", "run_moves"):
-        setattr(plane._executor, name, run)
-    plane._executor.run_in_shared_window = run_shared  # type: ignore[method-assign]  # alone
-    window: Any = SimpleNamespace(places=lambda *_: (), give_back=lambda _: None)
-    plane.shared_window = window
-    alone = schedule_for(Kind.BARRIER, 1, 0, 0, 1)
-    form: Any = SimpleNamespace(schedule=alone, reducer="sum", dtype=NOTHING.dtype)
-    header = CallHeader(1, here, b"")
-    calls = [
-        lambda: plane.run(alone, header, NOTHING, NOTHING),
-        lambda: plane.run_moves(alone, (), header, NOTHING, NOTHING, None),
-        lambda: plane.run_in_shared_window(header, NOTHING, form, window) is not None,
-    ]
-    assert all(call() for call in calls[first:] + calls[:first])
-    assert said == [says, *([AFTER_MESSAGES_FLAG if hears else says] * 2)]
-    assert (reach.covers(here), reach.covers(START)) == (knows, False)
 
 
 def test_scratch_that_is_given_back_is_taken_again(hub: Hub, plane: Noting) -> None:

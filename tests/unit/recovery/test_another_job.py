@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from ftcomm.protocol.durable.journal_messages import ReadJournal
 from ftcomm.protocol.durable.store_messages import Restore
 from ftcomm.protocol.messages import Hello, Report, Revoke, Welcome
 from ftcomm.protocol.spares.prefetch_messages import Prefetch
@@ -12,20 +11,14 @@ from ftcomm.recovery.events import (
     Attached,
     Detached,
     Effect,
-    JournalRead,
     SendControl,
-    StartJournalRead,
     StartPrefetch,
     StartRestore,
     VersionRestored,
 )
-from ftcomm.recovery.journal.found import FoundJournal, FoundResult
 from ftcomm.recovery.machine import Identity, MachineLimits, WorkerMachine, WorkerState
 from ftcomm.recovery.result_log import LogEntry
 from tests.unit.recovery.worker_scenario import NONCE, SIG, at, hear
-
-ORDER = ReadJournal(1, 3, 0)
-FOUND = FoundJournal((1,), (FoundResult(1, at(3, 0), LogEntry(SIG, "old", 8)),))
 
 
 def said(effects: list[Effect]) -> list[Any]:
@@ -40,16 +33,14 @@ def welcomed(core: WorkerMachine, job: str, tracker: bytes) -> Hello:
 
 
 def restored() -> WorkerMachine:
-    """A process of job old, which has read and reported checkpoint 5, its prelude and a journal."""
+    """A process of job old, which has read and reported checkpoint 5 and its prelude."""
     core = WorkerMachine(Identity("w0", NONCE, "h", "127.0.0.1", 1000), MachineLimits(), now=0.0)
     welcomed(core, "old.2", b"a")
     hear(core, Restore(7))
-    hear(core, ORDER)
     hear(core, Revoke(3, "the group is complete"))
-    core.handle(JournalRead(ORDER, (FOUND,)), now=0.0)
     prelude = tuple((at(-1, seqno), LogEntry(SIG, f"old {seqno}", 4)) for seqno in range(3))
     [report] = said(core.handle(VersionRestored(7, 5, "state", None, prelude, 3), now=0.0))
-    assert (report.prelude_length, len(report.runs), len(report.journals)) == (3, 1, 1)
+    assert (report.prelude_length, len(report.runs)) == (3, 1)
     core.handle(Detached("it is gone"), now=0.0)
     return core
 
@@ -64,7 +55,7 @@ def test_what_was_read_for_one_job_is_in_no_report_to_another(job: str) -> None:
     welcomed(core, job, b"b")
     [report] = [each for each in said(hear(core, Revoke(3, "complete"))) if type(each) is Report]
     assert (report.committed, report.prelude_length) == (-1, -1)
-    assert (report.runs, report.journals) == ((), ())
+    assert report.runs == ()
 
 
 @OTHERS
@@ -77,12 +68,10 @@ def test_a_spare_of_another_job_has_had_no_rank_in_it(job: str) -> None:
     assert welcomed(core, job, b"b").revoke_epoch == 0
 
 
-def test_another_job_has_its_version_and_journal_read_and_then_reported() -> None:
+def test_another_job_has_its_version_read_and_then_reported() -> None:
     core = restored()
     welcomed(core, "new.1", b"b")
     assert hear(core, Restore(7)) == [StartRestore(7)]
-    assert hear(core, ORDER) == [StartJournalRead(ORDER)]
-    assert core.handle(JournalRead(ORDER, ()), now=0.0) == []
     assert said(core.handle(VersionRestored(7, 4, "state", None, (), 0), now=0.0)) == []
     assert core.view.state is WorkerState.DETACHED
     [report] = said(hear(core, Revoke(1, "the group is complete")))

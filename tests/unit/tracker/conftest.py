@@ -5,6 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.unit.tracker.fake_children import FakeWorkers
+
 
 @pytest.fixture(autouse=True)
 def quiet_logger() -> Iterator[None]:
@@ -14,3 +16,9 @@ def quiet_logger() -> Iterator[None]:
     yield
     logger.handlers = handlers
     logger.setLevel(level)
+
+
+@pytest.fixture
+def workers(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> FakeWorkers:
+    """The command line of the launcher, without processes."""
+    return FakeWorkers(monkeypatch, capfd)

@@ -8,7 +8,6 @@ import pytest
 from ftcomm import __version__
 from ftcomm.config.job_settings import MAX_SPARES
 from ftcomm.protocol.codec import Decoder
-from ftcomm.protocol.durable.journal_messages import JournalRuns
 from ftcomm.protocol.durable.store_messages import Marked, ObjectOrder, ObjectWritten
 from ftcomm.protocol.field_types import (
     MAX_ADDRESS,
@@ -252,7 +251,6 @@ def test_what_cannot_be_is_refused_and_hurts_nobody_else() -> None:
         report(2, at(0, 2**31)),
         report(2, at(3, 0), committed=-1),
         report(2, Position(1, 0, 0), committed=0),
-        report(2, journals=(JournalRuns(1, (PositionRange(0, 0, 2**32 - 1),)),)),
     ):
         other = running()
         other.said(1, Suspect(1, (1,), "reset"))

@@ -1,5 +1,6 @@
 """One worker process, watched."""
 
+import errno
 import os
 import resource
 import signal
@@ -75,6 +76,17 @@ async def test_output_is_read_where_no_descriptor_is_left() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert await child.wait() == 0
     assert found == [(1, b"first"), (1, b"last")]
+
+
+async def test_a_shortage_of_descriptors_is_no_error_of_the_command() -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files") as caught:
+            python("pass")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert caught.value.errno == errno.EMFILE
 
 
 async def test_an_exit_is_seen_without_a_pidfd_too(monkeypatch: pytest.MonkeyPatch) -> None:

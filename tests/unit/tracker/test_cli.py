@@ -147,7 +147,6 @@ def test_nobody_at_the_address_is_said(tmp_path: Path) -> None:
         (["serve", "-n", "1", "--state-dir", "/absent/x\udcff"], 64, "is not UTF-8 text"),
         (["serve", "-n", "1", "--token-file", "/absent/x\udcff"], 64, "is not UTF-8 text"),
         (["serve", "-n", "1", "--checkpoint", "/absent/x\udcff"], 64, "is no name of a store"),
-        (["serve", "-n", "1", "--journal", "/absent/x\udcff"], 64, "is no name of a directory"),
     ],
 )
 def test_a_wrong_command_is_answered_with_a_sentence(

@@ -267,21 +267,6 @@ def test_a_worker_of_another_attempt_is_no_member() -> None:
     assert of(scenario.tick(30.0), StartAttempt)
 
 
-def test_an_attempt_that_had_yet_to_begin_gives_way_to_the_next() -> None:
-    """Its results are in the journals: the next one reads them too."""
-    journalled = replace(STORED, journal="/j").to_wire()
-    scenario = hearing()
-    come(scenario, 0, 1, settings=journalled)
-    assert of(read(scenario), StartAttempt)
-    scenario = rebuilding()
-    come(scenario, 0, 1, settings=journalled)
-    [refused] = of(read(scenario), RefuseRebuild)
-    assert refused.remedy.startswith("start the tracker with -n 2 --checkpoint /shared/run7")
-    scenario = rebuilding()
-    come(scenario, 0, 1, settings=journalled)
-    assert not of(read(scenario, replace(CHAIN, begun=(2,))), RefuseRebuild)
-
-
 @pytest.mark.parametrize(
     ("before", "chain", "job_id"),
     [

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.process
 
 CLOSES = "import ftcomm\nwith ftcomm.init() as comm:\n    print('a line')\n"
 FULL = "standard output cannot be written: No space left on device"
-RUN = f"{sys.executable} -m ftcomm_tracker run -n 2 -- {sys.executable} -u script.py"
+RUN = f"{sys.executable} -m ftcomm_tracker run -n 1 -- {sys.executable} -u script.py"
 CHAOS = f"{sys.executable} -m ftcomm_chaos"
 HELP = f"{sys.executable} -m ftcomm_tracker help exit-codes"
 

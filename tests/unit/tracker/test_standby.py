@@ -7,9 +7,8 @@ import pytest
 
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.durable.records import EndedRecord, EpochMember, EpochRecord
-from ftcomm.protocol.durable.journal_messages import JournalRuns
 from ftcomm.protocol.messages import AllClosed, AskRoster, Closed, KnownRoster, RosterEntry
-from ftcomm.protocol.position import START, PositionRange
+from ftcomm.protocol.position import START
 from ftcomm_tracker.core.durable.chain_facts import (
     ChainFacts,
     RecordedAttempt,
@@ -343,17 +342,6 @@ def test_it_goes_on_from_the_newest_record() -> None:
     assert durable.version == 1
     assert waiting.roster.state is JobState.REATTACHING
     assert names(sends(effects)) == [(1, "Welcome")]
-
-
-def test_the_record_says_which_journals_a_plan_goes_on_from() -> None:
-    """Else the next tracker counts none, and the job is lost with who has taken the plan."""
-    scenario = leader(replace(STORED, journal="/scratch"), parent_version=3)
-    held = replace(report(1), journals=(JournalRuns(4, (PositionRange(3, 0, 2),)),))
-    scenario.tell_said(1, held)
-    record = only(scenario.tell_said(2, held), PutEpoch).record
-    assert record.journal == 4
-    waiting, _ = led(epochs=(EPOCH, replace(record, epoch=5)))
-    assert waiting.roster.durable.journal_epoch == 4
 
 
 def test_a_worker_that_once_had_a_rank_keeps_its_number() -> None:

@@ -1,5 +1,6 @@
 """Starts of workers by the launcher: after a command that could not be run, and in which role."""
 
+import errno
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -17,6 +18,7 @@ pytestmark = [pytest.mark.process, pytest.mark.trio]
 ROLLED_BACK = ("sh", "-c", "exit 76")
 ENVIRONMENT = {"PATH": "/bin:/usr/bin"}
 CANNOT_RUN = ConfigError("cannot run 'python': No such file or directory", remedy="check it")
+NO_FILES = OSError(errno.EMFILE, "Too many open files")
 
 
 class ClosedJob(LostJob):
@@ -37,8 +39,18 @@ class ClosedJob(LostJob):
         return True
 
 
-async def test_a_command_that_cannot_be_run_any_more_is_tried_again(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("refusal", "why"),
+    [
+        (CANNOT_RUN, "cannot run 'python': No such file or directory"),
+        (
+            NO_FILES,
+            "this process has as many files and sockets open as it may: raise `ulimit -n`",
+        ),
+    ],
+)
+async def test_a_worker_that_cannot_be_started_just_now_is_started_later(
+    monkeypatch: pytest.MonkeyPatch, refusal: Exception, why: str
 ) -> None:
     """As while its environment is upgraded: the other workers of the job are well."""
     tried = 0
@@ -47,7 +59,7 @@ async def test_a_command_that_cannot_be_run_any_more_is_tried_again(
         nonlocal tried
         tried += 1
         if tried == 2:
-            raise CANNOT_RUN
+            raise refusal
         return start_child(worker_id, ROLLED_BACK if tried == 1 else command, environment)
 
     monkeypatch.setattr(launch, "start_child", start)
@@ -59,12 +71,7 @@ async def test_a_command_that_cannot_be_run_any_more_is_tried_again(
         console.close()
     assert (status, own_words(said)[1:]) == (
         0,
-        [
-            (
-                "worker 0 cannot be started (cannot run 'python': No such file or directory);"
-                " next try in 0 s"
-            )
-        ],
+        [f"worker 0 cannot be started ({why}); next try in 0 s"],
     )
 
 

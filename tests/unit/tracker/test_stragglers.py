@@ -3,9 +3,7 @@
 import contextlib
 import os
 import re
-import signal
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -22,8 +20,6 @@ from ftcomm_tracker.launcher import worker_output
 from ftcomm_tracker.launcher.console import Console
 from ftcomm_tracker.launcher.launcher import Launcher, LaunchOptions
 from ftcomm_tracker.launcher.log_lines import LineFormat
-from ftcomm_tracker.launcher.processes.python_command import parse_python_command
-from ftcomm_tracker.launcher.processes.zygote import Zygote
 
 pytestmark = [pytest.mark.process, pytest.mark.trio]
 
@@ -142,52 +138,6 @@ async def test_a_worker_that_goes_on_after_a_good_end_is_named_and_left_alone(
     pattern = r"worker 0 \(pid \d+\) still runs, though the job has ended well: waiting for its end"
     assert (statuses, said[1:]) == ([0], ["worker 0 was killed by SIGKILL"])
     assert re.match(pattern, said[0])
-
-
-class SlowZygote(Zygote):
-    """Its answer to the first request comes late; its workers end by a signal alone."""
-
-    def __init__(self, console: Console) -> None:
-        super().__init__(parse_python_command([sys.executable, "-c", "pass"]), (), {}, console)
-        self.asked: list[Mapping[str, str]] = []
-        self.answers = trio.Event()
-
-    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        with trio.socket.socket() as self._channel:
-            task_status.started()
-            await trio.sleep_forever()
-
-    async def _ask(
-        self, channel: object, variables: Mapping[str, str], descriptors: tuple[int, ...]
-    ) -> int:
-        self.asked.append(variables)
-        await self.answers.wait()
-        words = ["sleep", "1000"]
-        return os.posix_spawn("/bin/sleep", words, {}, setsid=True)  # noqa: ASYNC221 - no wait
-
-
-async def test_no_worker_is_forked_behind_the_signal_that_ends_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Nobody would end it, and the launcher would wait for its end."""
-    console, _ = heard()
-    zygote = SlowZygote(console)
-    monkeypatch.setattr(launch, "prepare_prefork", lambda *_: zygote)
-    options = LaunchOptions(("0", "1", "2"), ("true",), preload=(), term_grace_s=0.0)
-    launcher = Launcher(options, LostJob(), console, {"PATH": "/bin:/usr/bin"})
-    statuses = []
-
-    async def run() -> None:
-        statuses.append(await launcher.run())
-
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(run)
-            await trio.testing.wait_all_tasks_blocked()
-            signal.raise_signal(signal.SIGTERM)
-            await trio.testing.wait_all_tasks_blocked()  # SIGKILL too has been sent to all
-            zygote.answers.set()
-    assert (statuses, len(zygote.asked)) == ([143], 1)
 
 
 class ForsakenJob(LostJob):

@@ -18,7 +18,6 @@ from ftcomm.collectives.schedules.ring import ring_allreduce
 from ftcomm.collectives.schedules.schedule import REDUCE_SEGMENT_BYTES
 from ftcomm.execution.executor import SMALL_BYTES
 from ftcomm.execution.transfers import Outgoing
-from ftcomm.protocol.frame_header import AFTER_MESSAGES_FLAG
 from ftcomm.testing.reference import run_in_memory
 
 COUNTS = [
@@ -258,29 +257,3 @@ def test_a_blocked_thread_says_whom_it_waits_for_and_forgets_it_afterwards():
         outcomes = harness.together(lambda: left.run(barrier(2, 0), np.zeros(0)), wait_then_join)
         assert outcomes[1] > 0
         assert left.executor.progress.peers == ()
-
-
-def _after_messages(schedules, *who: int, count: int = 3) -> list[bool]:
-    """Run a call in which these ranks have taken messages; which ranks know of one behind it."""
-    reducer = make_reducer("sum", np.dtype("f4"))
-    with harness.group(len(schedules)) as ranks:
-        for rank in who:
-            ranks[rank].executor.after_messages = AFTER_MESSAGES_FLAG
-        results = run_group(ranks, schedules, floats(len(schedules), count), reducer)
-        assert all(isinstance(result, np.ndarray) for result in results), results
-        return [bool(rank.executor.after_messages) for rank in ranks]
-
-
-@pytest.mark.parametrize("build", [ring_allreduce, doubling_allreduce, halving_allreduce])
-@pytest.mark.parametrize("count", [3, SMALL_BYTES // 2])
-def test_all_whose_result_may_depend_on_a_message_know_it(build, count):
-    schedules = [build(5, rank, count) for rank in range(5)]
-    assert _after_messages(schedules, 2, count=count) == [True] * 5
-    assert _after_messages(schedules, count=count) == [False] * 5
-
-
-def test_a_rank_that_only_receives_tells_nobody_of_its_messages():
-    chain = [chain_broadcast(3, rank, 3, 1, 4) for rank in range(3)]  # from 1 to 2 to 0
-    assert _after_messages(chain, 1) == [True, True, True]
-    assert _after_messages(chain, 2) == [True, False, True]
-    assert _after_messages(chain, 0) == [True, False, False]

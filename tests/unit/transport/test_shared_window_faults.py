@@ -84,16 +84,6 @@ def test_another_rank_says_it_is_in_common_when_it_has_heard_so():
         assert said[HEADER_BYTES + len(BLOCK) :] == harness.frame(step=1, shared_window=True)
 
 
-def test_a_block_that_may_depend_on_a_message_says_so_in_a_window_too():
-    with scripted(1) as scenario:
-        scenario.memories[0].place(harness.POSITION, NBYTES)
-        scenario.hears(BLOCK, step=0, shared_window=True, after_messages=True)
-        scenario.hears(step=1, shared_window=True)
-        scenario.run()
-        told = harness.frame(step=1, shared_window=True, after_messages=True)
-        assert scenario.said()[HEADER_BYTES + len(BLOCK) :] == told
-
-
 @pytest.mark.parametrize(
     ("frames", "complaint"),
     [

@@ -127,20 +127,6 @@ _RESTART_OPTIONS = (
     ),
 )
 
-_PREFORK_OPTIONS = (
-    click.option(
-        "--prefork",
-        is_flag=True,
-        help="Fork the workers from a process that has imported numpy and ftcomm, so that a worker"
-        " restarts in milliseconds. Linux; COMMAND must be a Python script.",
-    ),
-    click.option(
-        "--preload",
-        metavar="MODULES",
-        help="With --prefork: modules to import there too, such as torch,mypackage.model.",
-    ),
-)
-
 _RESUME_OPTION = click.option(
     "--resume",
     type=click.Choice(("auto", "never", "require")),
@@ -254,7 +240,6 @@ def serve(faults: str | None, faults_log: Path | None, **given: Any) -> None:
 @_RESUME_OPTION
 @with_options(SETTING_OPTIONS)
 @with_options(_RESTART_OPTIONS)
-@with_options(_PREFORK_OPTIONS)
 @with_options(_LOG_OPTIONS)
 @WORKER_COMMAND
 def run(command: tuple[str, ...], **given: Any) -> None:
@@ -267,9 +252,8 @@ def run(command: tuple[str, ...], **given: Any) -> None:
     """
     log_options = _log_options(given)
     restarts = _restart_limits(given)
-    preload = _preload(given)
     serving = _serve_options(given)
-    options = RunOptions(serving, command, restarts, preload, log_options)
+    options = RunOptions(serving, command, restarts, log_options)
     run_and_exit(_run, options, say=log_options.say_error)
 
 
@@ -301,7 +285,6 @@ Examples:
     " for FTCOMM_CONNECT_TIMEOUT, 60 s by default.",
 )
 @with_options(_RESTART_OPTIONS)
-@with_options(_PREFORK_OPTIONS)
 @click.option(
     "--tracker-timeout",
     type=float,
@@ -323,8 +306,8 @@ def supervise(command: tuple[str, ...], **given: Any) -> None:
     job, of the worker that lost its place, or 128 + a signal.
     """
     log_options = _log_options(given)
-    limits = (_restart_limits(given), _preload(given))
-    run_and_exit(_supervise, command, *limits, given, log_options, say=log_options.say_error)
+    restarts = _restart_limits(given)
+    run_and_exit(_supervise, command, restarts, given, log_options, say=log_options.say_error)
 
 
 async def _run(options: RunOptions) -> int:
@@ -398,13 +381,12 @@ async def _serve_to_its_end(job: OpenJob) -> int:
 async def _supervise(
     command: tuple[str, ...],
     restarts: RestartLimits,
-    preload: tuple[str, ...] | None,
     given: dict[str, Any],
     log_options: LogOptions,
 ) -> int:
     with naming_options(given):
         worker = WorkerOptions.load(**given)
-    options = SuperviseOptions(worker, command, restarts, preload, log_options)
+    options = SuperviseOptions(worker, command, restarts, log_options)
     return await supervise_worker(options)
 
 
@@ -435,15 +417,6 @@ def _serve_options(given: dict[str, Any]) -> ServeOptions:
 def _restart_limits(given: dict[str, Any]) -> RestartLimits:
     """Takes them out of `given`, whose other options are settings."""
     return RestartLimits(given.pop("max_restarts"), given.pop("restart_window"))
-
-
-def _preload(given: dict[str, Any]) -> tuple[str, ...] | None:
-    """Take the modules of --preload out of `given`; None without --prefork."""
-    prefork, names = given.pop("prefork"), given.pop("preload")
-    if not prefork and names is not None:
-        raise click.UsageError("--preload needs --prefork")
-    modules = tuple(name.strip() for name in (names or "").split(",") if name.strip())
-    return modules if prefork else None
 
 
 def _log_options(given: dict[str, Any]) -> LogOptions:

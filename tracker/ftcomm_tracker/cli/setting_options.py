@@ -9,7 +9,6 @@ from ftcomm.config.job_settings import SETTINGS, Setting
 from ftcomm.config.setting_kinds import (
     ByteSize,
     Choice,
-    FolderName,
     Number,
     Period,
     StoreName,
@@ -57,7 +56,7 @@ def _type_of(setting: Setting) -> click.ParamType[Any]:
             return click.Choice(choices)
         case ByteSize():
             return Size()
-        case StoreName() | FolderName() | Period():
+        case StoreName() | Period():
             return SettingText(setting)
         case WholeNumber():
             return click.INT

@@ -50,8 +50,6 @@ class Durable:
         attempt: number of the attempt in a store's chain, from 1; 0 for a job without a store.
         attempt_nonce: by which the tracker of this attempt knows its records in the chain.
         restore: number of the record from which the attempt begins, 0 for a fresh start.
-        journal_epoch: of an earlier attempt, whose journalled results the first plan has chosen; 0
-            for none.
         in_store: the chain has records of the job: an empty store is not the one that it had.
         former: names that earlier attempts began with over an empty chain, of which none has a
             record yet: one that was on its way may still land.
@@ -76,7 +74,6 @@ class Durable:
     attempt: int = 0
     attempt_nonce: bytes = b""
     restore: int = 0
-    journal_epoch: int = 0
     in_store: bool = False
     former: tuple[str, ...] = ()
     supervised: tuple[str, ...] = ()
@@ -151,7 +148,6 @@ class Durable:
             "attempt": self.attempt,
             "attempt_nonce": self.attempt_nonce,
             "restore": self.restore,
-            "journal_epoch": self.journal_epoch,
             "in_store": self.in_store,
             "former": list(self.former),
             "supervised": list(self.supervised),
@@ -190,7 +186,6 @@ class Durable:
                 attempt=int(raw["attempt"]),
                 attempt_nonce=_raw(raw["attempt_nonce"]),
                 restore=int(raw["restore"]),
-                journal_epoch=int(raw["journal_epoch"]),
                 in_store=bool(raw["in_store"]),
                 former=tuple(str(name) for name in raw["former"]),
                 supervised=tuple(sorted(str(worker_id) for worker_id in raw["supervised"])),
@@ -220,9 +215,8 @@ class Durable:
             raise ValueError(f"ranks {self.closed_ranks} have closed")
         if not set(self.supervised) <= {worker_id for worker_id, _ in self.incarnations}:
             raise ValueError(f"supervisors of {len(self.supervised)} workers, not all of this job")
-        if min(self.attempt, self.restore, self.journal_epoch) < 0:
-            begun = f"attempt {self.attempt}, record {self.restore}, epoch {self.journal_epoch}"
-            raise ValueError(begun)
+        if min(self.attempt, self.restore) < 0:
+            raise ValueError(f"attempt {self.attempt}, record {self.restore}")
         if self.epoch < 0 or min(self.version, self.final_version) < -1:
             raise ValueError(f"epoch {self.epoch}, versions {self.version}, {self.final_version}")
         self._check_that_it_can_be_told()

@@ -17,7 +17,6 @@ from ftcomm.protocol.messages import (
 from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.recovery.replica_placement import keep_order, keep_stride
 from ftcomm_tracker.core.durable.attempts import GOES_ON
-from ftcomm_tracker.core.durable.group_journals import held_plan, note_found, order_journal
 from ftcomm_tracker.core.durable.group_last_will import begin_last_will
 from ftcomm_tracker.core.durable.last_will import PendingEnd
 from ftcomm_tracker.core.durable_state import Durable
@@ -78,8 +77,7 @@ def begin_epoch(
 def order_restore(group: GroupState, rank: int) -> None:
     """Have the first holders of an attempt's parent read it from the store (rule R16).
 
-    Once a plan was sent the members have it, and the ordinary recovery holds.  Journals are read by
-    all, until the attempt has begun.
+    Once a plan was sent the members have it, and the ordinary recovery holds.
     """
     durable = group.durable
     copies = group.settings.replicas
@@ -87,7 +85,6 @@ def order_restore(group: GroupState, rank: int) -> None:
     holders = keep_order(durable.grouping)[::stride][:copies]
     if durable.restore and rank in holders and not _has_begun(group):
         group.send(group.members.slots[rank], Restore(durable.restore))
-    order_journal(group, rank)
 
 
 def _has_begun(group: GroupState) -> bool:
@@ -118,8 +115,8 @@ def try_plan(group: GroupState) -> None:
     if group.members.empty_since:  # somebody had to go
         return
     facts = replace(facts, routes=group.links.routes)
-    reports = group.journals.with_found(group.epochs.reports)
-    decision = lost or plan(members_of(group.durable, group.members), facts, reports)
+    members = members_of(group.durable, group.members)
+    decision = lost or plan(members, facts, group.epochs.reports)
     if not isinstance(decision, Decided):
         if decision.error == JobLostError.__name__ and _is_in_grace(group):
             return
@@ -132,7 +129,7 @@ def try_plan(group: GroupState) -> None:
         end_with_error(group, decision.error, cause, decision.position, decision.rank)
         return
     if not group.durable.first_nonces:
-        _persist_beginning(group)
+        group.persist(first_nonces=tuple(place.nonce for place in group.durable.places))
     group.epochs.heard_version(decision.frontier.version)
     if group.epochs.highest_version > group.durable.version:
         group.persist(version=group.epochs.highest_version)
@@ -148,13 +145,12 @@ def try_plan(group: GroupState) -> None:
     committed = any(order.commit > PRELUDE for order in decision.plans.values())
     mark = group.versions.on_plan(committed, decision.frontier.version)
     for rank, order in decision.plans.items():
-        group.send(group.members.slots[rank], held_plan(group, replace(order, mark=mark)))
+        group.send(group.members.slots[rank], replace(order, mark=mark))
     if incident is not None:
         incident.planned_at = group.now
         incident.frontier = decision.frontier
         incident.routes = group.links.routes
     group.note("info", f"epoch {group.epochs.in_force} runs: {decision.reason}")
-    note_found(group)
     try_settle(group)
 
 
@@ -162,15 +158,7 @@ def _is_ready(group: GroupState) -> bool:
     """True if all have reported, and the epoch is recorded where a standby may read it (R19)."""
     if group.members.empty_since or group.awaits_reports or group.end.is_decided:
         return False
-    if not group.durable.first_nonces:
-        group.journals.choose(group.epochs.reports)
     return may_plan(group)
-
-
-def _persist_beginning(group: GroupState) -> None:
-    """The job has begun, with those who are here, and behind those journals."""
-    nonces = tuple(place.nonce for place in group.durable.places)
-    group.persist(first_nonces=nonces, journal_epoch=group.journals.epoch)
 
 
 def _is_in_grace(group: GroupState) -> bool:

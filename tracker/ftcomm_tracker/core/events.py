@@ -12,7 +12,6 @@ from ftcomm.protocol.messages import (
     TrackerMessage,
     WorkerMessage,
 )
-from ftcomm.protocol.position import Position
 from ftcomm_tracker.core.durable.chain_facts import ChainFacts
 from ftcomm_tracker.core.durable_state import Durable
 
@@ -132,11 +131,6 @@ class FinishedPut:
 
 
 @dataclass(frozen=True, slots=True)
-class BegunPut:
-    """The record that this attempt executes collectives is in the store's chain."""
-
-
-@dataclass(frozen=True, slots=True)
 class PutDelayed:
     """The store does not take a record; the server goes on trying."""
 
@@ -229,7 +223,6 @@ Event = (
     | VersionPut
     | ObjectsMissing
     | FinishedPut
-    | BegunPut
     | PutDelayed
     | Overtaken
     | EpochPut
@@ -458,14 +451,6 @@ class PutFinished:
 
 
 @dataclass(frozen=True, slots=True)
-class PutBegun:
-    """Put the record that the attempt executes collectives from `frontier` on; then `BegunPut`."""
-
-    attempt: int
-    frontier: Position
-
-
-@dataclass(frozen=True, slots=True)
 class PutEpoch:
     """Put the record of an epoch into the store's chain; then `EpochPut`."""
 
@@ -530,7 +515,6 @@ Effect = (
     | PutSeries
     | PutVersion
     | PutFinished
-    | PutBegun
     | PutEpoch
     | PutEnded
     | PutClaim
@@ -540,7 +524,6 @@ Effect = (
 )
 
 __all__ = [
-    "BegunPut",
     "ChainRead",
     "Claimed",
     "ConnectionLost",
@@ -562,7 +545,6 @@ __all__ = [
     "ObjectsMissing",
     "Overtaken",
     "Persist",
-    "PutBegun",
     "PutClaim",
     "PutDelayed",
     "PutEnded",

@@ -28,7 +28,6 @@ from ftcomm.protocol.messages import (
     Route,
 )
 from ftcomm.protocol.position import PRELUDE, START, Position
-from ftcomm_tracker.core.durable.journals import Journals
 from ftcomm_tracker.core.durable.last_will import LastWill
 from ftcomm_tracker.core.durable.store_facts import NO_STORE, StoreFacts
 from ftcomm_tracker.core.durable.versions import DurableVersions
@@ -394,7 +393,6 @@ class GroupState:
         self.forming = Forming(settings.form_within)
         self.rebuild: Rebuild | None = None
         self.versions = DurableVersions(store, durable.world_size, now)
-        self.journals = Journals(store, is_on=bool(settings.journal), epoch=durable.journal_epoch)
         self.permits = Permits(is_on=store.has_standby)
         self.needs_series = store.attempt > 0 and not store.is_begun
         if durable.places:  # the last tracker may have died before it was put

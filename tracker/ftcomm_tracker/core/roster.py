@@ -21,7 +21,6 @@ from ftcomm.protocol.messages import HeartbeatAck
 from ftcomm.protocol.operator_messages import WorkerStatusReply
 from ftcomm.protocol.position import Position
 from ftcomm_tracker.core.admission import assign_spare, form_with_spares, on_joined
-from ftcomm_tracker.core.durable.group_journals import advance_journals
 from ftcomm_tracker.core.durable.group_versions import advance_versions, on_store_event
 from ftcomm_tracker.core.durable.store_facts import NO_STORE, StoreFacts
 from ftcomm_tracker.core.durable_state import Durable
@@ -34,7 +33,6 @@ from ftcomm_tracker.core.epochs import (
     tell_finished_at_last,
 )
 from ftcomm_tracker.core.events import (
-    BegunPut,
     ChainRead,
     Claimed,
     ConnectionLost,
@@ -179,7 +177,6 @@ class Roster:
                 | VersionPut()
                 | ObjectsMissing()
                 | FinishedPut()
-                | BegunPut()
                 | EpochPut()
                 | EndedPut()
                 | PutDelayed()
@@ -352,7 +349,6 @@ class Roster:
         if group.state is JobState.RUNNING and group.now >= group.links.repaired_at:
             plan_has_lasted(group)
         self._look_at_suspicion()
-        advance_journals(group)
         end_without_store(group)
         advance_versions(group)
 

@@ -9,7 +9,6 @@ from ftcomm.errors import (
     LogLimitError,
     StateChangedError,
 )
-from ftcomm.protocol.durable.journal_messages import ResultsJournalled
 from ftcomm.protocol.durable.store_messages import Marked, ObjectWritten, RestoreFailed, WriteFailed
 from ftcomm.protocol.messages import (
     Blocked,
@@ -90,9 +89,7 @@ def on_said(group: GroupState, peer: Peer, message: WorkerMessage) -> None:
             on_answer(group, rank, message)
         case FatalReport() if rank is not None:
             _on_fatal_report(group, peer, rank, message)
-        case Marked() | ObjectWritten() | WriteFailed() | RestoreFailed() | ResultsJournalled() if (
-            rank is not None
-        ):
+        case Marked() | ObjectWritten() | WriteFailed() | RestoreFailed() if rank is not None:
             _on_member_wrote(group, peer, rank, message)
         case Leave(reason, position):
             group.members.hear_position(peer, position)
@@ -493,6 +490,5 @@ def _is_possible(report: Report) -> bool:
         position.branch == 0
         and max(position.seqno, report.prelude_length) <= MAX_SEQNO
         and can_be_held(report.runs)
-        and all(can_be_held(found.runs) for found in report.journals)
         and (not position.past_load or report.committed == position.version)
     )

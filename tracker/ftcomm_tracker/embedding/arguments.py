@@ -22,7 +22,6 @@ from ftcomm_tracker.launcher.restart_policy import RestartLimits
 
 MAX_PORT = 65535  # of TCP
 MAX_RESTART_WINDOW_S = 30 * 86400.0  # as on the command line
-_OTHER_NAMES = {"prefork": "preload"}  # of one option, by its argument
 _VARIABLE = re.compile(r"\bFTCOMM_([A-Z][A-Z_]*)\b")
 _OPTION = re.compile(r"(?<![\w-])--([a-z]+(?:-[a-z]+)*)")
 
@@ -97,19 +96,6 @@ def checked_restarts(max_restarts: object, window_s: object) -> RestartLimits:
             f" {MAX_RESTART_WINDOW_S:g}"
         )
     return RestartLimits(max_restarts, float(window_s))
-
-
-def checked_names(name: str, given: object) -> tuple[str, ...] | None:
-    """Return names of modules; None for none.
-
-    Raises:
-        ConfigError: they are not a sequence of texts.
-    """
-    if given is None:
-        return None
-    if isinstance(given, str) or not isinstance(given, Sequence) or not _are_texts(given):
-        raise ConfigError(f"{name} is {given!r}, must be a list of names")
-    return tuple(given)
 
 
 def checked_path(name: str, given: object) -> Path | None:
@@ -253,8 +239,4 @@ def naming_arguments() -> Iterator[None]:
 def as_arguments(text: str) -> str:
     """A text in which options and variables have the names of arguments and settings."""
     text = _VARIABLE.sub(lambda found: found[1].lower(), text)
-    return _OPTION.sub(lambda found: _argument(found[1]), text)
-
-
-def _argument(option: str) -> str:
-    return _OTHER_NAMES.get(option, option.replace("-", "_"))
+    return _OPTION.sub(lambda found: found[1].replace("-", "_"), text)

@@ -52,7 +52,6 @@ def _run(folder: LaunchFolder, options: HostOptions) -> HostEnd:
         ),
         command=(sys.executable, *folder.boot_words(WORKER)),
         restarts=RestartLimits(options.max_restarts, options.restart_window),
-        preload=None if options.preload is None else (WORKER, *options.preload),
         log=LogOptions(quiet=not options.verbose),
         tell_end=outcomes.append,
         keeps_records=False,

@@ -13,7 +13,6 @@ from ftcomm.errors import ConfigError
 from ftcomm_tracker.embedding import pickled
 from ftcomm_tracker.embedding.arguments import (
     checked_call,
-    checked_names,
     checked_path,
     checked_restarts,
     checked_settings,
@@ -40,7 +39,6 @@ def launch(
     environment: Mapping[str, str] | None = None,
     max_restarts: int = MAX_RESTARTS,
     restart_window: float = RESTART_WINDOW_S,
-    preload: Sequence[str] | None = None,
     verbose: bool = False,
 ) -> list[R]:
     """Call a function in several worker processes of one job, and return the ranks' results.
@@ -64,8 +62,6 @@ def launch(
         environment: variables of the workers, beside those of this process.
         max_restarts: restarts of one worker within `restart_window` without progress of the job.
         restart_window: seconds.
-        preload: modules to import in a process from which the workers are forked, so that they
-            restart in milliseconds; empty for ftcomm and numpy alone. Linux.
         verbose: print what tracker and launcher say too, not their warnings alone.
 
     Returns:
@@ -82,7 +78,7 @@ def launch(
     checked_call(function, args, kwargs)
     _refuse_an_import(function)
     restarts = checked_restarts(max_restarts, restart_window)
-    options = _host_options(workers, settings, state_dir, restarts, preload, verbose=verbose)
+    options = _host_options(workers, settings, state_dir, restarts, verbose=verbose)
     variables = {**process_environment(), **checked_variables(environment)}
     call = pickled.dump_call(function, args, kwargs or {})
     return _run(call, options, variables)
@@ -93,7 +89,6 @@ def _host_options(
     settings: Mapping[str, Any] | None,
     state_dir: str | Path | None,
     restarts: RestartLimits,
-    preload: Sequence[str] | None,
     *,
     verbose: bool,
 ) -> HostOptions:
@@ -105,7 +100,6 @@ def _host_options(
         state_dir=None if folder is None else str(absolute_path(folder, "state_dir")),
         max_restarts=restarts.max_restarts,
         restart_window=restarts.window_s,
-        preload=checked_names("preload", preload),
         verbose=verbose,
     )
 

@@ -36,7 +36,6 @@ class HostOptions:
         state_dir: None for a temporary one.
         max_restarts: of one worker.
         restart_window: seconds.
-        preload: modules for the process that forks workers; None for none.
         verbose: show the launcher's own words too.
     """
 
@@ -46,7 +45,6 @@ class HostOptions:
     state_dir: str | None
     max_restarts: int
     restart_window: float
-    preload: tuple[str, ...] | None
     verbose: bool
 
 
@@ -134,9 +132,7 @@ class LaunchFolder:
 
     def read_options(self) -> HostOptions:
         """Inverse of `write_options`."""
-        fields = self._read_json(OPTIONS)
-        preload = fields.pop("preload")
-        return HostOptions(**fields, preload=None if preload is None else tuple(preload))
+        return HostOptions(**self._read_json(OPTIONS))
 
     def write_call(self, data: bytes) -> None:
         """Keep the pickled call."""

@@ -36,7 +36,6 @@ from ftcomm_tracker.launcher.processes.child_process import Child, start_child
 from ftcomm_tracker.launcher.processes.departure import STARTING, leave_grace_s
 from ftcomm_tracker.launcher.processes.oom_counter import MemoryKills
 from ftcomm_tracker.launcher.processes.script_errors import RepeatFilter, ScriptError
-from ftcomm_tracker.launcher.processes.zygote import Zygote, prepare_prefork
 from ftcomm_tracker.launcher.restart_policy import (
     MAX_LAST_LINE,
     NEVER_JOINED,
@@ -121,7 +120,6 @@ class LaunchOptions:
         spares: ids of the workers that are started beside them and have no place at first.
         command: of every worker.
         restarts: limits on those of one worker.
-        preload: modules that the zygote imports; None for no zygote.
         keeps_places: nobody else starts these workers. If a process takes the place of one, its
             end is waited for, and the worker is started again.
         term_grace_s: between SIGTERM and SIGKILL.
@@ -131,7 +129,6 @@ class LaunchOptions:
     workers: tuple[str, ...]
     command: tuple[str, ...]
     restarts: RestartLimits = field(default_factory=RestartLimits)
-    preload: tuple[str, ...] | None = None
     spares: tuple[str, ...] = ()
     keeps_places: bool = False
     term_grace_s: float = TERM_GRACE_S
@@ -241,9 +238,6 @@ class Launcher:
         self._stopped_since: dict[str, float] = {}
         self._finished: set[str] = set()
         self._memory_kills = MemoryKills()
-        self._zygote: Zygote | None = None
-        if options.preload is not None:
-            self._zygote = prepare_prefork(options.command, options.preload, environment, console)
         self._no_more_starts = trio.Event()
         self._hearing: set[trio.CancelScope] = set()
         self._caught = 0
@@ -259,7 +253,6 @@ class Launcher:
                     background.start_soon(self._watch)
                     background.start_soon(_show_status, self._job, self._policy, self._console)
                     background.start_soon(self._end_with_job)
-                    await self._start_zygote()
                     async with trio.open_nursery() as workers:
                         for worker_id in (*self._options.workers, *self._options.spares):
                             workers.start_soon(self._keep, worker_id)
@@ -308,7 +301,6 @@ class Launcher:
             self._console.begin(worker_id, f"worker {worker_id} is process {child.process.pid}")
             status = await self._attend(child)
             self._roles.end(worker_id)
-            self._reap_orphans()
             if status == 0 and not child.departure.has_joined:
                 await self._hear_tracker()
                 process = self._job.standing_of(worker_id, 0).process
@@ -322,22 +314,6 @@ class Launcher:
             with trio.move_on_after(delay_s):
                 await self._no_more_starts.wait()
 
-    async def _start_zygote(self) -> None:
-        """Return when workers can be forked, or a signal has ended the wait."""
-        if self._zygote is None:
-            return
-        with trio.CancelScope() as scope:
-            self._hearing.add(scope)
-            try:
-                await self._background.start(self._zygote.run)
-            finally:
-                self._hearing.discard(scope)
-
-    def _reap_orphans(self) -> None:
-        """Reap what dead workers have left, if this process has adopted it."""
-        if self._zygote is not None:
-            self._zygote.reap_orphans([c.process.pid for c in self._children.values()])
-
     async def _start(self, worker_id: str) -> Child | None:
         """Start a worker, as soon as the system has room for it; None if none is to start.
 
@@ -348,15 +324,10 @@ class Launcher:
         if self._options.keeps_places:
             spare = _begins_as_spare(self._options, self._job, self._roles, worker_id)
             own["FTCOMM_SPARE"] = str(int(spare))
-        child = None
-        if self._zygote is not None:
-            child = await self._zygote.fork(worker_id, own, unless=self._no_more_starts)
-        if child is not None and self._no_more_starts.is_set():
-            child.signal_group(signal.SIGKILL)  # the signals to all may have come before it
         failures = 0
-        while child is None and not self._no_more_starts.is_set():
+        while not self._no_more_starts.is_set():
             try:
-                child = start_child(worker_id, self._options.command, {**self._environment, **own})
+                return start_child(worker_id, self._options.command, {**self._environment, **own})
             except (OSError, ConfigError) as error:
                 # Others end meanwhile, and give back what they use. A command that has run before
                 # may be away for a while: its environment is upgraded, or its file system is.
@@ -370,7 +341,7 @@ class Launcher:
                 )
                 with trio.move_on_after(delay_s):
                     await self._no_more_starts.wait()
-        return child
+        return None
 
     def _tell_pid(self, worker_id: str, pid: int) -> None:
         """Say which process is the worker's: while it has not said hello, nobody else can.
@@ -511,7 +482,6 @@ class Launcher:
             await trio.sleep(self._job.detect_within_s / LOOKS_PER_DETECT_WITHIN)
             self._memory_kills.look(trio.current_time())
             self._policy.observe(self._job.progress(), self._job.attempt)
-            self._reap_orphans()
             for child in self._children.values():
                 if child.running:
                     self._look_at(child, trio.current_time())

@@ -13,7 +13,6 @@ from ftcomm_tracker.launcher.console import Console
 from ftcomm_tracker.launcher.console_session import LAST_WORDS_S, LogOptions, with_console
 from ftcomm_tracker.launcher.launcher import Launcher, LaunchOptions
 from ftcomm_tracker.launcher.memcpy_tuning import with_tuned_copies
-from ftcomm_tracker.launcher.processes.zygote import check_prefork
 from ftcomm_tracker.launcher.restart_policy import RestartLimits
 from ftcomm_tracker.operator.job_registry import register, unregister
 from ftcomm_tracker.server.open_job import OpenJob, ServeOptions, open_job
@@ -29,7 +28,6 @@ class RunOptions:
         serving: of the tracker.
         command: of every worker.
         restarts: limits on those of one worker.
-        preload: modules that the zygote imports; None for no zygote.
         log: form of the lines.
         tell_end: called with the end of the job, None if the command has ended before it.
         keeps_records: after trouble a temporary state directory is kept, to be read by people.
@@ -38,7 +36,6 @@ class RunOptions:
     serving: ServeOptions
     command: tuple[str, ...]
     restarts: RestartLimits
-    preload: tuple[str, ...] | None
     log: LogOptions = field(default_factory=LogOptions)
     tell_end: Callable[[JobEnded | None], object] | None = None
     keeps_records: bool = True
@@ -51,8 +48,6 @@ def spare_ids(number: int) -> tuple[str, ...]:
 
 async def run_job(options: RunOptions) -> int:
     """Run the job to its end and return the exit status for this process."""
-    if options.preload is not None:
-        check_prefork(options.command)
     return await with_console(options.log, "run", lambda console: _run_one_job(options, console))
 
 
@@ -92,7 +87,6 @@ async def _run_both(options: RunOptions, job: OpenJob, console: Console) -> int:
             spares=spare_ids(job.settings.spares),
             command=options.command,
             restarts=options.restarts,
-            preload=options.preload,
             keeps_places=True,
         ),
         job.server,

@@ -31,7 +31,6 @@ class SuperviseOptions:
     worker: WorkerOptions
     command: tuple[str, ...]
     restarts: RestartLimits
-    preload: tuple[str, ...] | None
     log: LogOptions = field(default_factory=LogOptions)
 
 
@@ -63,7 +62,6 @@ async def _supervise(options: SuperviseOptions, console: Console) -> int:
         workers=(worker.worker_id,),
         command=options.command,
         restarts=options.restarts,
-        preload=options.preload,
     )
     launcher = Launcher(launch, job, console, _environment(worker, worker.routes))
     job.on_kill = launcher.kill

@@ -216,11 +216,6 @@ async def _begin_attempt(
         raise ConfigError(
             "--resume require: the job has no checkpoint store", remedy="give --checkpoint"
         )
-    if settings.journal and not settings.checkpoint:
-        raise ConfigError(
-            "--journal goes on behind a checkpoint, and the job has no checkpoint store",
-            remedy="give --checkpoint too",
-        )
     if not settings.checkpoint and options.standby:
         raise ConfigError(
             "--standby needs a checkpoint store: there two trackers see which one leads",

@@ -28,7 +28,6 @@ from ftcomm_tracker.core.events import (
     Joined,
     Note,
     Persist,
-    PutBegun,
     PutClaim,
     PutEnded,
     PutEpoch,
@@ -344,7 +343,6 @@ class Server:
                 PutSeries()
                 | PutVersion()
                 | PutFinished()
-                | PutBegun()
                 | PutEpoch()
                 | PutEnded()
                 | PutClaim()

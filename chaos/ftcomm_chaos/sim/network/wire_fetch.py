@@ -168,8 +168,7 @@ class ItemReader:
         if item.what == "local":
             return LocalFetched(self._epoch, version, item.rank, values[0])
         found = InputDigests(item.digests) if item.digests else values
-        content = item.signature, found, 0, "", item.after_messages
-        return ResultFetched(self._epoch, item.position, *content)
+        return ResultFetched(self._epoch, item.position, item.signature, found)
 
 
 class FetchServer:
@@ -246,10 +245,7 @@ def item_bytes(item: Item) -> bytes:
         digests = item.value.digests if has_digests else b""
         values = () if has_digests else item.value or ()  # a close that was served has no value
         raw = b"".join(RESULT.pack(value) for value in values)
-        return _framed(
-            "result", item.position, raw, signature=item.signature, digests=digests,
-            after_messages=item.after_messages,
-        )  # fmt: skip
+        return _framed("result", item.position, raw, signature=item.signature, digests=digests)
     position, raw = Position(0, item.version, 0), STATE.pack(item.value)
     if isinstance(item, LocalFetched):
         return _framed("local", position, raw, rank=item.rank)
@@ -264,7 +260,6 @@ def _framed(
     signature: bytes = b"",
     rank: int = -1,
     digests: bytes = b"",
-    after_messages: bool = False,
 ) -> bytes:
     head = FetchItem(
         what=what,
@@ -275,6 +270,5 @@ def _framed(
         nbytes=len(raw),
         rank=rank,
         digests=digests,
-        after_messages=after_messages,
     )
     return encode(head) + raw

@@ -34,7 +34,7 @@ def check_who_lives(tracker: "SimulatedTracker") -> None:
         if process.alive and process.core.view.epoch and process.core.contact.job_id == job_id
     ]
     sim.counters["attempts after hearing"] += 1
-    if not members or sim.monitors[job_id].journals.holds:
+    if not members:
         return
     newest = max(members, key=lambda process: process.core.view.epoch)
     here = {conn.process.port for conn in tracker.conns.values() if conn.joined}

@@ -56,7 +56,7 @@ class StoreLooks:
             return True
         roster = journalled_roster(before.places, newest)
         generation = self.tracker.number + 1
-        record = EpochRecord(before.attempt, generation, before.epoch, roster, before.journal_epoch)
+        record = EpochRecord(before.attempt, generation, before.epoch, roster)
         self.store.create(chain.length, record, (self.tracker.place, self.tracker.process))
         self.beat_at = self.world.now
         return False

@@ -94,7 +94,6 @@ def _steps(
     header: tuple[int, Position, bytes],
 ) -> Thread:
     epoch, position, signature = header
-    reach = process.core.journalling.reach
     work: list[Any] = [0] * schedule.recvbuf_count
     for copy in schedule.copies:
         work[copy.work_lo : copy.work_lo + copy.source_hi - copy.source_lo] = source[
@@ -104,10 +103,7 @@ def _steps(
         process.step = base + step.tag
         if step.send_to != NOBODY:
             block = tuple((source if step.send_from_sendbuf else work)[step.send_lo : step.send_hi])
-            said = FrameHeader(
-                epoch, position, base + step.tag, len(block), signature, SITE,
-                after_messages=reach.covers(position),
-            )  # fmt: skip
+            said = FrameHeader(epoch, position, base + step.tag, len(block), signature, SITE)
             if not process.net.send(process, step.send_to, Frame(said, block)):
                 _link_down(process, epoch, step.send_to)
                 return None
@@ -121,8 +117,6 @@ def _steps(
             process.hear(MismatchSeen(epoch, step.recv_from, header_.signature, header_.site))
             return None
         check_frame(frame, epoch, position, base + step.tag)
-        if frame.header.after_messages:
-            reach.begin_at(position)
         own = (source if step.own_in_sendbuf else work)[step.recv_lo : step.recv_hi]
         work[step.recv_lo : step.recv_hi] = _merge(step.reduce, frame.payload, own)
         yield from race(process)

@@ -116,6 +116,4 @@ def items_of(
                     f"{far} was named as a holder of {position} for {process} in epoch "
                     f"{epoch}, but has {core.log.runs()}"
                 )
-            content = entry.signature, entry.value, entry.nbytes, ""
-            after_messages = core.journalling.reach.covers(position)
-            yield ResultFetched(epoch, position, *content, after_messages)
+            yield ResultFetched(epoch, position, entry.signature, entry.value, entry.nbytes)

@@ -36,7 +36,6 @@ from ftcomm.recovery.events import (
     Redial,
     SendControl,
     StartFetch,
-    StartJournalRead,
     StartPrefetch,
     StartRestore,
     Wake,
@@ -44,7 +43,6 @@ from ftcomm.recovery.events import (
 )
 from ftcomm.recovery.machine import Identity, MachineLimits, WorkerMachine, WorkerState
 from ftcomm_chaos.sim.fault_injection import CutShort
-from ftcomm_chaos.sim.journals import JournalAccess
 from ftcomm_chaos.sim.network.frames import Frame
 from ftcomm_chaos.sim.store_access import ObjectAccess
 from ftcomm_chaos.sim.worker import user_thread
@@ -110,7 +108,6 @@ class SimulatedProcess:
         )
         self.core = WorkerMachine(identity, limits, now=self.world.now)
         self.objects = None if sim.store is None else ObjectAccess(self, sim.store)
-        self.journal = JournalAccess(self, sim.journals) if sim.settings.journal else None
         self._held: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._script: Generator[float | None, None, None] = user_thread.script(self)
         self._idle = False
@@ -315,10 +312,6 @@ class SimulatedProcess:
                 self.poke()
             case PackVersion() | WriteVersion() | StartRestore():
                 self._use_store(effect)
-            case StartJournalRead(order):
-                assert self.journal is not None, "told to read a journal, and there are none"
-                self.journal.read(order)
-                self.point("restoring")
             case Discard():
                 pass  # tuples are never reused
             case DescribeState(version, value):

@@ -348,7 +348,6 @@ class AttemptStart:
         if self._attempt > 1:
             self._note_beginning()
         age_s = None if parent is None else parent.age_s(self.now_us)
-        record = 0 if parent is None else parent.record
         facts = StoreFacts(
             self._attempt,
             version,
@@ -356,7 +355,6 @@ class AttemptStart:
             age_s,
             is_begun=chain.length > 0,
             parent_version=version,
-            journal_attempt=chain.journals_behind(record, self._attempt),
         )
         return BeginAttempt(durable, facts)
 

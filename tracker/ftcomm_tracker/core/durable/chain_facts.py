@@ -55,7 +55,6 @@ class ChainFacts:
         finished: the version at which the job finished, -1 before.
         epochs: of the newest attempt, oldest first; of trackers with a standby alone.
         ended: the end of the newest attempt, likewise.
-        begun: attempts with a record that they execute collectives.
         first_nonce: by which the tracker of attempt 1 knows its records; empty in an empty chain.
     """
 
@@ -71,7 +70,6 @@ class ChainFacts:
     finished: int = PRELUDE
     epochs: tuple[EpochRecord, ...] = ()
     ended: EndedRecord | None = None
-    begun: tuple[int, ...] = ()
     first_nonce: bytes = b""
 
     @property
@@ -109,27 +107,8 @@ class ChainFacts:
             is_begun=attempt in [each.attempt for each in self.attempts],
             is_finished=self.finished > PRELUDE,
             parent_version=self._version_of(parent),
-            journal_attempt=self.journals_behind(parent, attempt),
-            has_begun=attempt in self.begun,
         )
 
     def _version_of(self, record: int) -> int:
         found = [each.version for each in self.versions if each.record == record]
         return found[0] if found else PRELUDE
-
-    def journals_behind(self, parent: int, attempt: int) -> int:
-        """Return the attempt whose journals go on from version record `parent`; 0 for none.
-
-        It is the last before `attempt` that has executed collectives.  One that began from nothing
-        had nothing to journal first, so it has no record of that.
-        """
-        begun = [
-            each
-            for each in self.attempts
-            if each.attempt < attempt and (each.attempt in self.begun or not each.parent)
-        ]
-        last = max(begun, key=lambda each: each.attempt, default=None)
-        writer = [each.attempt for each in self.versions if each.record == parent]
-        if last is None or not writer:
-            return 0
-        return last.attempt if last.attempt == writer[0] or last.parent == parent else 0

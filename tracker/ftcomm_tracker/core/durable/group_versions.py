@@ -1,17 +1,14 @@
 """The group's durable versions: what members and the store say, and what is sent to members."""
 
 from ftcomm.errors import ConfigError, JobLostError
-from ftcomm.protocol.durable.journal_messages import ResultsJournalled
 from ftcomm.protocol.durable.store_messages import Marked, ObjectWritten, RestoreFailed, WriteFailed
 from ftcomm.protocol.messages import (
     Fenced,
 )
-from ftcomm_tracker.core.durable.group_journals import on_begun, on_journalled
 from ftcomm_tracker.core.durable.group_last_will import cannot_write
 from ftcomm_tracker.core.durable.versions import ALL, Outbox
 from ftcomm_tracker.core.epochs import end_with_error, tell_end, tell_finished, try_plan
 from ftcomm_tracker.core.events import (
-    BegunPut,
     EndedPut,
     EpochPut,
     FinishedPut,
@@ -25,11 +22,11 @@ from ftcomm_tracker.core.events import (
 from ftcomm_tracker.core.group_state import GroupState, JobState
 from ftcomm_tracker.core.standby.group_permits import step_down_for
 
-MemberWrote = Marked | ObjectWritten | WriteFailed | RestoreFailed | ResultsJournalled
+MemberWrote = Marked | ObjectWritten | WriteFailed | RestoreFailed
 
 
 def on_member_wrote(group: GroupState, rank: int, message: MemberWrote) -> None:
-    """A member holds a marked version, has written an object or its journal, or could not."""
+    """A member holds a marked version, has written an object, or could not."""
     out = Outbox()
     match message:
         case Marked():
@@ -44,8 +41,6 @@ def on_member_wrote(group: GroupState, rank: int, message: MemberWrote) -> None:
             group.versions.on_failed(rank, message, group.now, out)
             if not holds:
                 cannot_write(group, rank, version)
-        case ResultsJournalled():
-            on_journalled(group, rank, message)
         case RestoreFailed(record, reason):
             words = f"rank {rank} could not read record {record} of the store: {reason}"
             end_with_error(group, JobLostError.__name__, words, group.members.progress(), rank)
@@ -59,7 +54,6 @@ def on_store_event(
     | ObjectsMissing
     | FinishedPut
     | EpochPut
-    | BegunPut
     | EndedPut
     | PutDelayed
     | Overtaken,
@@ -71,8 +65,6 @@ def on_store_event(
             group.note_records()
         case VersionPut() | ObjectsMissing() | PutDelayed():
             _on_version_event(group, event, out)
-        case BegunPut():
-            on_begun(group)
         case FinishedPut() if group.end.awaits_record:
             tell_finished(group)
         case EpochPut(record):

@@ -19,8 +19,6 @@ class StoreFacts:
         is_begun: the chain has its series record, and that of this attempt.
         is_finished: the chain says that the job has finished.
         parent_version: of the record that the attempt began from; -1 for none.
-        journal_attempt: an earlier attempt, whose journals of results go on from that; 0 for none.
-        has_begun: the chain says that this attempt executes collectives.
         has_standby: another tracker may take over: epochs and ends are recorded first.
     """
 
@@ -31,8 +29,6 @@ class StoreFacts:
     is_begun: bool = False
     is_finished: bool = False
     parent_version: int = PRELUDE
-    journal_attempt: int = 0
-    has_begun: bool = False
     has_standby: bool = False
 
 

@@ -25,15 +25,10 @@ from ftcomm_tracker.core.rebuild.journal_loss import take_up
 
 @dataclass(frozen=True, slots=True)
 class RebuildRefusal:
-    """Reason for which a job is not taken up from its workers, and what to do.
-
-    Attributes:
-        begins_anew: nothing is lost if the next attempt begins instead.
-    """
+    """Reason for which a job is not taken up from its workers, and what to do."""
 
     cause: str
     remedy: str
-    begins_anew: bool = False
 
 
 def attempt_to_hear(before: Durable, chain: ChainFacts) -> str:
@@ -71,10 +66,7 @@ def advance_rebuilding(group: GroupState, rebuild: Rebuild) -> GroupState | None
     refusal = refusal_of(found, store.read.chain)
     if refusal is None:
         return take_up(group, rebuild, *with_store(found, store.read))
-    if store.job_id and refusal.begins_anew:
-        _begin_attempt(group, rebuild, refusal.cause)
-    else:
-        _refuse(group, rebuild, refusal)
+    _refuse(group, rebuild, refusal)
     return None
 
 
@@ -138,10 +130,6 @@ def refusal_of(found: Rebuilt, chain: ChainFacts) -> RebuildRefusal | None:
     if not is_recorded and attempt != 1:
         text = f"the store {url} has no record of the workers' job {job_id}"
         return RebuildRefusal(text, "see why the store lacks its newest records")
-    facts = chain.facts_of(attempt, 0)
-    if found.settings.journal and facts.parent_version > PRELUDE and not facts.has_begun:
-        text = f"job {job_id} had yet to begin behind its journals of results"
-        return RebuildRefusal(text, anew, begins_anew=True)
     return None
 
 

@@ -17,8 +17,7 @@ def epoch_record(group: GroupState) -> EpochRecord:
         EpochMember(place.worker_id, place.incarnation, place.nonce, rank in slots)
         for rank, place in enumerate(durable.places)
     )
-    epoch, journal = durable.epoch, group.journals.epoch
-    return EpochRecord(durable.attempt, group.generation, epoch, roster, journal)
+    return EpochRecord(durable.attempt, group.generation, durable.epoch, roster)
 
 
 def may_plan(group: GroupState) -> bool:

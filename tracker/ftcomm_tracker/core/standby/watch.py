@@ -134,7 +134,7 @@ class Standby:
         generation = 1 + max(self.chain.newest_generation, self.floor)
         # Above all epochs that the older tracker may have announced without a record.
         epoch = newest.epoch + EPOCH_GAP
-        return EpochRecord(newest.attempt, generation, epoch, newest.roster, newest.journal)
+        return EpochRecord(newest.attempt, generation, epoch, newest.roster)
 
     def roster(self, answer: KnownRoster | None, entries: list[RosterEntry]) -> list[EpochMember]:
         """The roster to begin from: the higher one of the newest record and a worker's answer."""
@@ -192,7 +192,6 @@ class Standby:
             attempt=attempt,
             attempt_nonce=begun.nonce,
             restore=begun.parent,
-            journal_epoch=chain.epochs[-1].journal,
             in_store=True,
         )
 

@@ -6,6 +6,7 @@ outlive a launcher that was killed, a thread waits for each exit, and no livenes
 """
 
 import contextlib
+import ctypes
 import errno
 import os
 import signal
@@ -22,12 +23,14 @@ import trio
 
 from ftcomm.errors import ConfigError
 from ftcomm_tracker.launcher.processes.departure import Departure
-from ftcomm_tracker.launcher.processes.linux_calls import die_with_parent
 from ftcomm_tracker.launcher.processes.script_errors import RepeatFilter, TracebackReader
 
 TAIL_LINES = 20  # of a worker's last words; a traceback is rarely longer
 # What a system is short of for a while: memory or processes, descriptors.
 _SCARCE = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+_PR_SET_PDEATHSIG = 1
+# loaded here: nothing may be imported after a fork
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class WorkerProcess(Protocol):
@@ -120,14 +123,8 @@ class Child:
         return moved and state not in "TtZX"
 
 
-def start_child(
-    worker_id: str,
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    *,
-    pass_fds: Sequence[int] = (),
-) -> Child:
-    """Start `command` as worker `worker_id`, with the descriptors `pass_fds` open.
+def start_child(worker_id: str, command: Sequence[str], environment: Mapping[str, str]) -> Child:
+    """Start `command` as worker `worker_id`.
 
     To be called from the main thread only: the kernel's parent-death signal fires when the
     creating *thread* ends.
@@ -144,8 +141,7 @@ def start_child(
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
-            pass_fds=pass_fds,
-            preexec_fn=partial(die_with_parent, os.getpid()),  # noqa: PLW1509 - forks from one thread
+            preexec_fn=partial(_die_with_parent, os.getpid()),  # noqa: PLW1509 - forks from one thread
         )
     except OSError as error:
         if error.errno in _SCARCE:
@@ -155,6 +151,14 @@ def start_child(
             remedy="check the command after --",
         ) from error
     return Child(worker_id, process)
+
+
+def _die_with_parent(parent: int) -> None:
+    """In a forked child: have the kernel kill it when the thread that is its parent ends."""
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it died before the line above
+        os._exit(1)
 
 
 def _signal_group(number: int, what: int) -> None:

@@ -34,7 +34,6 @@ def facts_of(chain: Chain) -> ChainFacts:
         ),
         damaged=tuple(sorted(state.damaged.items())),
         finished=state.finished,
-        begun=tuple(record.attempt for record in state.begun.values()),
         epochs=state.epochs,
         ended=state.ended,
         first_nonce=links[0].nonce[::-1] if links else b"",

@@ -376,9 +376,7 @@ class ChainTask:
             if newest.generation >= generation or newest.epoch > before.epoch:
                 return False
             roster = journalled_roster(before.places, newest)
-            record = EpochRecord(
-                before.attempt, generation, before.epoch, roster, before.journal_epoch
-            )
+            record = EpochRecord(before.attempt, generation, before.epoch, roster)
             if self._chain.put_next(record, nonce):
                 return True
 

@@ -10,7 +10,6 @@ from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.events import (
     Event,
     JobEnded,
-    PutBegun,
     PutClaim,
     PutEnded,
     PutEpoch,
@@ -24,7 +23,7 @@ from ftcomm_tracker.core.roster import Roster
 from ftcomm_tracker.server.journal import Journal
 from ftcomm_tracker.server.store.chain_task import ChainTask
 
-Put = PutSeries | PutVersion | PutFinished | PutBegun | PutEpoch | PutEnded | PutClaim
+Put = PutSeries | PutVersion | PutFinished | PutEpoch | PutEnded | PutClaim
 
 
 class JobStore:
@@ -93,15 +92,7 @@ class JobStore:
         match effect:
             case StartAttempt() | JobEnded():
                 self._chain.must_begin = True
-            case (
-                PutSeries()
-                | PutVersion()
-                | PutFinished()
-                | PutBegun()
-                | PutEpoch()
-                | PutEnded()
-                | PutClaim()
-            ):
+            case PutSeries() | PutVersion() | PutFinished() | PutEpoch() | PutEnded() | PutClaim():
                 self._chain.put(effect)
             case _:
                 assert_never(effect)

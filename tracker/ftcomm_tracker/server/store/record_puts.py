@@ -18,7 +18,6 @@ from ftcomm.config.backoff import TRACKER_BACKOFF
 from ftcomm.durable.chain import NONCE_BYTES, Chain, LaterTrackerError, OvertakenError
 from ftcomm.durable.records import (
     AttemptRecord,
-    BegunRecord,
     ChainRecord,
     EpochRecord,
     FinishedRecord,
@@ -27,7 +26,6 @@ from ftcomm.durable.records import (
 from ftcomm.durable.store import DamagedObjectError, MissingObjectError, StoreError
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.events import (
-    BegunPut,
     Claimed,
     EndedPut,
     EpochPut,
@@ -35,7 +33,6 @@ from ftcomm_tracker.core.events import (
     FinishedPut,
     ObjectsMissing,
     Overtaken,
-    PutBegun,
     PutClaim,
     PutDelayed,
     PutEnded,
@@ -57,7 +54,7 @@ BIT_SETTINGS = ("algorithm",)
 SHARE = "give --checkpoint a directory that all hosts share"
 MAX_PUTS = 64  # records that wait; a job has two in flight at most, and its end
 
-Put = PutSeries | PutVersion | PutFinished | PutBegun | PutEpoch | PutEnded | PutClaim
+Put = PutSeries | PutVersion | PutFinished | PutEpoch | PutEnded | PutClaim
 
 log = logging.getLogger("ftcomm_tracker")
 
@@ -183,9 +180,6 @@ class RecordPuts:
             case PutFinished(attempt, version):
                 self._append_one(FinishedRecord(attempt, version), nonce, writer)
                 return FinishedPut()
-            case PutBegun(attempt, frontier):
-                self._append_one(BegunRecord(attempt, frontier), nonce, writer)
-                return BegunPut()
             case PutEpoch(record):
                 self._append_one(record, nonce, writer)
                 return EpochPut(record)

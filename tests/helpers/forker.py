@@ -1,30 +1,99 @@
-"""A process with its imports done: forks workers on request and reports how they end.
+"""A process with its imports done, which forks workers on request and reports how they end.
 
-It reads one JSON line per worker from its standard input (name, environment, log file, and
-whether a fresh interpreter is wanted) and answers with one line when a worker has started, one
-each time that it is stopped, and one when it has ended.  It dies with the harness, and its workers
-die with it.
+`Forker` starts it, and orders one worker with each JSON line.  It answers with one line when a
+worker has started, one each time that it is stopped, and one when it has ended.  It dies with the
+tests, and its workers die with it.
 """
 
+import atexit
 import ctypes
+import importlib
 import json
 import os
+import runpy
 import selectors
 import signal
+import subprocess
 import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import ftcomm
-from tests.conformance import programs
 
+ROOT = Path(__file__).parents[2]
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
+
+
+class Forker:
+    """The process that forks workers; one for all jobs of a session.
+
+    Attributes:
+        process: its standard output has its answers.
+    """
+
+    def __init__(self, modules: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Start one that imports `modules`; all workers have its environment."""
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.helpers.forker", *modules],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+            env=dict(environment),
+            start_new_session=True,
+            preexec_fn=die_with_parent,  # noqa: PLW1509 - the tests have one thread
+        )
+
+    def start(
+        self,
+        name: str,
+        words: Sequence[str],
+        env: Mapping[str, str],
+        log: Path,
+        *,
+        folder: Path = ROOT,
+        fresh: bool = False,
+    ) -> None:
+        """Order one worker; its start and its end arrive as lines.
+
+        Args:
+            name: in those lines.
+            words: behind the interpreter on a command line: ``-m MODULE``, which must have been
+                imported, or ``FILE ...``.
+            env: its own variables.
+            log: file to which its output is appended.
+            folder: in which it runs.
+            fresh: it is a new interpreter.
+        """
+        order = {
+            "name": name,
+            "words": list(words),
+            "env": dict(env),
+            "log": str(log),
+            "folder": str(folder),
+            "fresh": fresh,
+        }
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(order).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def close(self) -> None:
+        """End it; its workers die with it."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
 
 
 def main() -> None:
     """Serve until the standard input ends."""
     die_with_parent()
     assert callable(ftcomm.init)  # names are resolved on first use: now, once for all workers
+    for module in sys.argv[1:]:
+        importlib.import_module(module)
     answers = os.dup(1)
     os.dup2(2, 1)
     woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -77,17 +146,18 @@ def _become_worker(order: dict[str, Any]) -> NoReturn:
         os.dup2(log, 2)
         os.closerange(3, 64)
         os.environ.update(order["env"])
+        os.chdir(order["folder"])
         if order["fresh"]:
-            os.execv(sys.executable, [sys.executable, "-m", "tests.conformance.programs"])
-        status = _run_here()
+            os.execv(sys.executable, [sys.executable, *order["words"]])
+        status = _run_here(order["words"])
     finally:
         os._exit(status)
 
 
-def _run_here() -> int:
+def _run_here(words: list[str]) -> int:
     """Imitate the interpreter around a script, and return the exit status."""
     try:
-        programs.main()
+        _run(words)
     except SystemExit as end:
         return _code(end)
     except BaseException:  # noqa: BLE001 - the hook prints it, as the interpreter would
@@ -100,6 +170,18 @@ def _run_here() -> int:
         sys.stdout.flush()
         sys.stderr.flush()
     return 0
+
+
+def _run(words: list[str]) -> None:
+    if words[0] == "-m":
+        sys.modules[words[1]].main()
+        return
+    importlib.import_module("numpy.random").seed()  # else all workers would draw the same
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a kill loses nothing
+    sys.argv = words
+    sys.path.insert(0, str(Path(words[0]).parent))
+    runpy.run_path(words[0], run_name="__main__")
+    atexit._run_exitfuncs()
 
 
 def _code(end: SystemExit) -> int:
