@@ -20,7 +20,6 @@ import _report
 import _selection
 
 from ftcomm import errors
-from ftcomm.api.foreign_names import name_table
 from ftcomm.collectives import selection
 from ftcomm.collectives.schedules.binomial_tree import binomial_broadcast
 from ftcomm.collectives.schedules.halving_doubling import halving_allreduce
@@ -37,6 +36,7 @@ from ftcomm.collectives.schedules.rooted import direct_gather, direct_scatter, r
 from ftcomm.collectives.schedules.schedule import Schedule, block_bounds
 from ftcomm.config.environment import WORKER_VARIABLES
 from ftcomm.config.job_settings import SETTINGS
+from ftcomm.protocol.document import message_table, record_table
 from ftcomm.protocol.signature import Algorithm
 from ftcomm.recovery.diagram import state_diagram
 from ftcomm_chaos.checkers import rule_table
@@ -204,7 +204,7 @@ def figures(name: str, say: Say, *, plots: bool = True) -> Callable[[], str]:
         if not lines:
             return NOT_MEASURED
         images = [
-            f"![{plot.stem}](../benchmarks/results/{plot.name})"
+            f"![{plot.stem}](../../benchmarks/results/{plot.name})"
             for plot in sorted(RESULTS.glob(f"{name}-*.svg"))
         ]
         return "\n\n".join([say(lines), *(images if plots else [])])
@@ -228,6 +228,8 @@ def _results(name: str) -> list[dict[str, Any]]:
 
 PARTS: dict[str, Callable[[], str]] = {
     "states": _diagram,
+    "control_messages": message_table,
+    "records": record_table,
     "errors": error_table,
     "exit_codes": exit_code_table,
     "algorithm_costs": algorithm_cost_table,
@@ -237,7 +239,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "worker_settings": worker_setting_table,
     "rules": rule_table,
     "fault_kinds": kinds_table,
-    "foreign_names": name_table,
     "figures_allreduce": figures("allreduce", _report.allreduce_table),
     "figures_hidden": figures("hidden", _report.hidden_table),
     "figures_result_memory": figures("result_memory", _report.result_memory_table),
@@ -278,7 +279,7 @@ def main() -> int:
     what.add_argument("--write", action="store_true")
     given = parser.parse_args()
     stale = []
-    for path in [*sorted(FOLDER.glob("*.md")), FOLDER.parent / "README.md"]:
+    for path in [*sorted(FOLDER.rglob("*.md")), FOLDER.parent / "README.md"]:
         text = path.read_text(encoding="utf-8")
         fresh = up_to_date(text)
         if fresh != text:

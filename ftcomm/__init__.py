@@ -1,8 +1,8 @@
 """Fault-tolerant collectives for training jobs on machines that can vanish.
 
 Names are resolved on first use, so that the tracker and the command line start without numpy.
-The two that start a job are the tracker package's: a worker's library knows its tracker only by the
-protocol, and so the names are all that is here.
+`launch` and `Tracker` are in the tracker package.  A worker's library knows its tracker only by the
+protocol, so it has their names alone.
 """
 
 import importlib
@@ -59,8 +59,8 @@ _HOMES = {
     "Op": "ftcomm.collectives.op_argument",
     "Restored": "ftcomm.api.public_values",
     "RestoredLocal": "ftcomm.api.public_values",
-    "Stats": "ftcomm.api.stats",
-    "TaskEngine": "ftcomm.nonblocking.task_engine",
+    "Stats": "ftcomm.api.public_values",
+    "TaskEngine": "ftcomm.tasks.task_engine",
     "Tracker": "ftcomm_tracker.embedding.tracker",
     "init": "ftcomm.join",
     "launch": "ftcomm_tracker.embedding.launch",
@@ -70,8 +70,7 @@ _HOMES = {
 }
 
 if TYPE_CHECKING:
-    from ftcomm.api.public_values import CallPosition, MessageInfo, Restored, RestoredLocal
-    from ftcomm.api.stats import Stats
+    from ftcomm.api.public_values import CallPosition, MessageInfo, Restored, RestoredLocal, Stats
     from ftcomm.collectives.op_argument import Op, reduction
     from ftcomm.communicator import Communicator
     from ftcomm.errors import (
@@ -100,26 +99,20 @@ if TYPE_CHECKING:
     )
     from ftcomm.join import init
     from ftcomm.nonblocking.handle import Handle
-    from ftcomm.nonblocking.task_engine import TaskEngine
     from ftcomm.requests.call_site import passes_on
     from ftcomm.state.registered_types import register
+    from ftcomm.tasks.task_engine import TaskEngine
     from ftcomm_tracker.embedding.launch import launch
     from ftcomm_tracker.embedding.tracker import Tracker
 else:  # or a type checker would take a name that is not there for Any
 
     def __getattr__(name: str) -> Any:
         if name not in __all__:
-            raise _unknown(name)
+            text = f"module 'ftcomm' has no attribute {name!r}"
+            raise AttributeError(text, name=name, obj=sys.modules[__name__])
         value = getattr(importlib.import_module(_HOMES.get(name, "ftcomm.errors")), name)
         globals()[name] = value
         return value
 
     def __dir__() -> list[str]:
         return list(__all__)
-
-    def _unknown(name: str) -> AttributeError:
-        text = f"module 'ftcomm' has no attribute {name!r}"
-        if not name.startswith("_"):  # what Python itself asks for has no hint
-            hint = importlib.import_module("ftcomm.api.foreign_names").hint_for_package(name)
-            text = text if hint is None else f"{text}: {hint}"
-        return AttributeError(text, name=name, obj=sys.modules[__name__])

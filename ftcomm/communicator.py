@@ -1,19 +1,18 @@
-"""The communicator: what a training script holds on to."""
+"""The communicator: the object that a training script calls."""
 
 import enum
+import importlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self, overload
 
 from ftcomm.api import message_forms, rank_result_forms
 from ftcomm.api.checkpoints import Checkpoints
 from ftcomm.api.collectives import CollectiveCalls
-from ftcomm.api.foreign_names import hint_for_communicator
 from ftcomm.api.outputs import Number, OutputPolicy, Result
 from ftcomm.api.persistent_calls import PersistentCalls
-from ftcomm.api.public_values import CallPosition, Restored, RestoredFrom, RestoredLocal
+from ftcomm.api.public_values import CallPosition, Restored, RestoredFrom, RestoredLocal, Stats
 from ftcomm.api.rank_results import RankResultCalls
 from ftcomm.api.session import Session
-from ftcomm.api.stats import Stats
 from ftcomm.collectives.op_argument import AnyOp
 from ftcomm.config.deadline import Duration
 from ftcomm.engine.interface import Engine
@@ -24,10 +23,12 @@ from ftcomm.nonblocking.buckets import BUCKET_BYTES
 from ftcomm.nonblocking.fused import BucketedCalls
 from ftcomm.nonblocking.message_handles import MessageHandles
 from ftcomm.nonblocking.nonblocking_calls import NonblockingCalls
-from ftcomm.nonblocking.task_engine import WORKERS, TaskEngine
 from ftcomm.protocol.signature import CallTag
 from ftcomm.requests.call_site import passes_on
-from ftcomm.requests.options import CallOptions
+from ftcomm.requests.request import CallOptions
+
+if TYPE_CHECKING:
+    from ftcomm.tasks.task_engine import TaskEngine
 
 passes_on(__file__)
 
@@ -41,6 +42,24 @@ class _Missing(enum.Enum):
 NOT_GIVEN: Final = _Missing.NOT_GIVEN
 Out = Result | None
 Deadline = Duration | None
+# names of mpi4py, torch.distributed, Horovod and rabit, for the error of a script that uses one
+_OURS: Final = {
+    "Allreduce": "allreduce",
+    "Barrier": "barrier",
+    "Bcast": "broadcast",
+    "CheckPoint": "checkpoint",
+    "Get_rank": "rank",
+    "Get_size": "world_size",
+    "Recv": "recv(source, tag, out=buffer)",
+    "Send": "send",
+    "all_gather": "allgather",
+    "all_reduce": "allreduce",
+    "bcast": "broadcast, or broadcast_object for other objects than arrays",
+    "destroy_process_group": "close",
+    "get_rank": "rank",
+    "get_world_size": "world_size",
+    "grouped_allreduce": "bucketed",
+}
 
 
 class Communicator:
@@ -50,20 +69,20 @@ class Communicator:
     exception is a failure at once, with the exception's text as the reason.
 
     Every collective is one position; all ranks call the same in the same order. An input array may
-    also be a function without arguments: it is called at most once, only if the collective is
-    executed, never where the result is replayed; of a call with the log ``contributions`` there
-    too. It may not call a collective. An error that it raises leaves the position unchanged.
+    also be a function without arguments. It is called at most once, when the collective is
+    executed. A replayed call does not call it, unless its log is ``contributions``. It may not call
+    a collective. An error that it raises leaves the position unchanged.
 
     ``deadline=`` is a number of seconds or a `datetime.timedelta`. It counts from the call. When a
     call takes longer, waiting for the replacement of a dead rank included, all ranks raise
     `CollectiveTimeoutError` and the job is over. Without it the job's ``call_deadline`` holds,
     which is off by default.
 
-    ``tag=`` is an int or a str that names the call. All ranks must give the same one: it finds out
-    calls that shapes do not tell apart, such as two buckets of one size in another order.
+    ``tag=`` is an int or a str that names the call. All ranks must give the same one. It tells
+    calls of one shape apart, such as two buckets of one size in another order.
 
     A name with an i before it is the nonblocking form of a collective: it takes the same arguments
-    and returns a `Handle`. A rank may call the one where another rank calls the other. Inputs and
+    and returns a `Handle`. One rank may call the one form and another rank the other. Inputs and
     ``out=`` belong to the call until the handle's `wait` has returned.
     """
 
@@ -92,8 +111,9 @@ class Communicator:
     if not TYPE_CHECKING:  # or a type checker would take a name that is not there for Any
 
         def __getattr__(self, name: str) -> Any:
-            hint = hint_for_communicator(name)
-            text = f"a communicator has no attribute {name!r}" + (f": {hint}" if hint else "")
+            text = f"a communicator has no attribute {name!r}"
+            if name in _OURS:
+                text += f": use {_OURS[name]}; see docs/porting.md"
             raise AttributeError(text, name=name, obj=self)
 
     def __dir__(self) -> list[str]:
@@ -152,7 +172,7 @@ class Communicator:
 
     @property
     def incarnation(self) -> int:
-        """This process's number among those that have been this worker, from 1: 2 after a restart.
+        """This process's number among the processes of this worker, from 1: 2 after a restart.
 
         A spare that took a place counts from 1 again.
         """
@@ -162,8 +182,8 @@ class Communicator:
     def is_replaying(self) -> bool:
         """True while the next collective has its result already: it is served, not executed.
 
-        So it is in a process that was restarted, until it has caught up with the others; also, for
-        a call or two, where others have completed what a failure interrupted here.
+        This holds in a restarted process until it has caught up. It also holds for a call or two
+        after a failure, where others have completed a call that was interrupted here.
         """
         return self._session.engine.is_replaying
 
@@ -186,13 +206,13 @@ class Communicator:
         return self._session.is_usable
 
     def stats(self) -> Stats:
-        """A snapshot of what was called here, what it cost, and what was recovered."""
+        """A snapshot of the calls made here, their cost, and the recoveries."""
         return self._session.stats()
 
     # --- the end ------------------------------------------------------------------------------
 
     def close(self, *, deadline: Deadline = None) -> None:
-        """Close the job together with all ranks; serve those who lag until all have closed.
+        """Close the job together with all ranks; serve lagging ranks until all have closed.
 
         Args:
             deadline: as for `allreduce`, until all have closed.
@@ -204,8 +224,8 @@ class Communicator:
 
         Nothing happens where this communicator is over already, or is a forked child's copy. A call
         that runs meanwhile raises `ClosedError`; one that is all but complete returns, and the next
-        one raises. A signal handler may leave, whatever it interrupts: it waits half a second at
-        most for what may need its thread's locks.
+        one raises. A signal handler may call it at any point: it waits half a second at most for
+        work that may need its thread's locks.
 
         Args:
             reason: a text, or an exception, which is named by its class and text.
@@ -233,7 +253,9 @@ class Communicator:
         durable: bool = False,
         deadline: Deadline = None,
     ) -> int:
-        """Keep `state` on every rank and end the version; what was logged before may go.
+        """Store `state` on every rank and start the next version.
+
+        Results logged before it are released.
 
         Args:
             state: equal on all ranks; nested dict, list, tuple of numpy arrays, numbers, str,
@@ -251,7 +273,7 @@ class Communicator:
         Raises:
             CollectiveMismatchError: the states or the arguments of two ranks differ.
             ConfigError: `durable`, and the job has no store.
-            StateChangedError: with ``FTCOMM_DEBUG=checkpoints``, a lazy state was written to.
+            StateChangedError: with ``FTCOMM_VERIFY=checkpoints``, a lazy state was written to.
         """
         return self._checkpoints.save(state, local, lazy=lazy, durable=durable, deadline=deadline)
 
@@ -303,9 +325,9 @@ class Communicator:
     def peek_checkpoint(self) -> int | None:
         """The version that `load_checkpoint` would return, if this worker knows it already.
 
-        It is known where the others have loaded before: a restarted worker may then skip what only
-        a fresh start needs. No collective: other ranks may be answered differently, and if the
-        others' next checkpoint is committed in between, the load returns that.
+        It is known where the others have loaded before: a restarted worker may then skip the work
+        of a fresh start. It is no collective: other ranks may get another answer. If the others
+        commit their next checkpoint in between, the load returns that version.
 
         Returns:
             the version; None if it is not known, as on a fresh start.
@@ -341,11 +363,11 @@ class Communicator:
         Args:
             x: array-like of one dtype and shape on all ranks; never written.
             op: sum prod min max mean band bor bxor land lor or an `ftcomm.Op`, a builtin such as
-                `sum`, or a function that `ftcomm.reduction` declares.
-            out: where to put the result: same dtype and shape, C-contiguous, writable; unchanged
-                if the call raises. May be `x` itself.
-            copy: False returns a read-only view of the log's own memory, the host's for large ones
-                (with `wire`, which the log keeps in its own format, a new array as ever).
+                `sum`, or a function that `ftcomm.reduction` has declared.
+            out: array for the result: same dtype and shape, C-contiguous, writable; unchanged if
+                the call raises. May be `x` itself.
+            copy: False returns a read-only view of the logged result instead of a copy. With `wire`
+                the result is always a copy.
             algorithm: ring, recursive_doubling, halving_doubling or hierarchical, on all ranks.
             wire: ``bf16`` sends float32 as bfloat16, half the bytes: x and every partial result
                 are rounded to 8 bits of precision, and the log holds and `out` gets the rounded
@@ -438,7 +460,7 @@ class Communicator:
         Args:
             x: array-like with at least one dimension; dtype and all dimensions but the first are
                 the same on all ranks, the first may differ and may be 0.
-            counts: how many rows each rank has, the same on all ranks; None has the ranks tell each
+            counts: number of rows of each rank, the same on all ranks; None has the ranks tell each
                 other, which is one more exchange.
             out: as for `allreduce`, of the result's shape. If only its number of rows is wrong, the
                 others complete the call; made again with another `out` it is served.
@@ -481,7 +503,7 @@ class Communicator:
     def allgather_object(
         self, obj: Any, *, deadline: Deadline = None, tag: CallTag = None
     ) -> list[Any]:
-        """The objects of all ranks in rank order; see `broadcast_object` for what they may be."""
+        """The objects of all ranks in rank order; `broadcast_object` lists their types."""
         options = CallOptions(deadline=deadline, tag=tag)
         return self._run(deadline, self._calls.allgather_object, obj, options)
 
@@ -497,15 +519,15 @@ class Communicator:
         """Combine each of `arrays` over all ranks, in few collectives.
 
         The arrays are copied, one after the other, into buckets of one dtype; a bucket is under way
-        while the next one is being filled.  How they are cut into buckets follows from shapes and
-        dtypes in the order given, and from `bucket_bytes`.  It is part of the order of operands:
-        another `bucket_bytes` may give other last bits, as an `allreduce` of each array may.
+        while the next one is being filled.  The cut into buckets follows from shapes and dtypes in
+        the order given, and from `bucket_bytes`.  It is part of the order of operands: another
+        `bucket_bytes` may give other last bits, as an `allreduce` of each array may.
 
         Args:
             arrays: array-likes; the same number, dtypes and shapes on all ranks; never written.
             op: as for `allreduce`; a function must be elementwise.
-            bucket_bytes: how large a bucket of several arrays may be; the same on all ranks.
-            out: where to put the results, an array of any memory layout for each; unchanged if the
+            bucket_bytes: bytes of a bucket of several arrays, at most; the same on all ranks.
+            out: arrays for the results, of any memory layout; unchanged if the
                 call raises. May be `arrays` themselves.
             algorithm: as for `allreduce`, for every bucket.
             wire: likewise.
@@ -557,14 +579,15 @@ class Communicator:
     isend_object = nonblocking_messages.isend_object
     irecv_object = nonblocking_messages.irecv_object
 
-    def engine(self, workers: int = WORKERS) -> TaskEngine:
+    def engine(self, workers: int = 2) -> "TaskEngine":
         """A new engine, whose functions run on `workers` threads; see `TaskEngine`.
 
-        It is no collective: each rank may have another number of threads. `close` waits for what
-        was pushed; `checkpoint` waits for pushed collectives alone, so call `wait` before it.
+        It is no collective: each rank may have another number of threads. `close` waits for all
+        that was pushed; `checkpoint` waits for pushed collectives alone, so call `wait` before it.
 
         Raises:
             TypeError, ValueError: `workers` is no number from 1 to 64.
             FtcommError: the communicator is over.
         """
-        return self._nonblocking.task_engine(workers)
+        make: type[TaskEngine] = importlib.import_module("ftcomm").TaskEngine
+        return self._nonblocking.begin_engine(lambda: make(self._nonblocking, workers))

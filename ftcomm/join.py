@@ -41,7 +41,6 @@ def init(
     worker_id: str | int | None = None,
     token_file: str | Path | None = None,
     detect_within: float | None = None,
-    connect_timeout: float | dt.timedelta | None = None,
     tracker_timeout: float | dt.timedelta | None = None,
     bind: str | None = None,
     advertise: str | None = None,
@@ -50,18 +49,18 @@ def init(
 ) -> Communicator:
     """Join the job and return its communicator; with no tracker, a group of one.
 
-    Returns when this worker has its rank and, after a restart, has fetched what it missed.
+    Returns when this worker has its rank and, after a restart, has fetched the results it missed.
 
     Args:
         tracker: ``host:port[,host:port]``; default ``FTCOMM_TRACKER``. ``"none"`` is a group of
             one whatever a scheduler says.
-        worker_id: what names this worker over its restarts, a text or a whole number; default
+        worker_id: name of this worker over its restarts, a text or a whole number; default
             ``FTCOMM_WORKER_ID``, the scheduler's index, or one that is made up: a restart is
             another worker then.
         token_file: file with the job's token; default ``FTCOMM_TOKEN_FILE``.
         detect_within: seconds; only checked against the job's own value.
-        connect_timeout: seconds or a timedelta to wait for a tracker that is not up yet (60).
-        tracker_timeout: the same for a lost tracker that is needed (600).
+        tracker_timeout: seconds or a timedelta to wait for a tracker that is needed and does not
+            answer (60 for the first answer, 600 for one that was lost).
         bind: address or address:port to listen on; default: that of the control connection, and
             a free port.
         advertise: address or address:port to tell the others, where it differs.
@@ -85,7 +84,6 @@ def init(
         tracker=tracker,
         worker_id=worker_id,
         token_file=token_file,
-        connect_timeout=connect_timeout,
         tracker_timeout=tracker_timeout,
         bind=bind,
         advertise=advertise,
@@ -109,8 +107,8 @@ def _expected(given: object) -> Mapping[str, Any]:
 def init_beside(tracker: str, *, worker_id: str, token_file: Path, job: str) -> Communicator:
     """Join a job whose tracker and ranks are all in this process, as one of its ranks.
 
-    What the environment says of this process's place in another job does not count: that it is a
-    spare there, and the addresses that others dial.
+    The environment's values for another job do not count here: that this process is a spare, and
+    the addresses that others dial.
 
     Raises:
         FtcommError: as `init`.
@@ -161,10 +159,7 @@ def _alone(options: WorkerOptions) -> Communicator:
             " do; set FTCOMM_TRACKER to host:port, or to none if that is meant",
             options.lonely,
         )
-    return Communicator(
-        SingleProcessEngine(job_settings({}), watches_states=options.debug is not None),
-        options.worker_id or "solo",
-    )
+    return Communicator(SingleProcessEngine(job_settings({})), options.worker_id or "solo")
 
 
 def _join(options: WorkerOptions, place: Place) -> Communicator:

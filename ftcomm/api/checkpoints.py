@@ -6,7 +6,7 @@ from typing import Any
 
 from ftcomm.api.public_values import Restored, RestoredFrom, RestoredLocal
 from ftcomm.api.session import Session
-from ftcomm.config.deadline import Duration
+from ftcomm.config.deadline import Duration, Limit
 from ftcomm.errors import ConfigError, StateChangedError
 from ftcomm.protocol.position import PRELUDE
 from ftcomm.protocol.signature import DURABLE, LAZY, WITH_LOCAL, Kind, Signature
@@ -44,35 +44,41 @@ class Checkpoints:
         deadline: Duration | None,
     ) -> int:
         """Commit a checkpoint and return its version; see `Communicator.checkpoint`."""
+        limit = self._session.limit_of(deadline)
+        return self._session.guard.run(
+            lambda: self._save(limit, state, local, lazy=lazy, durable=durable), limit, _CHECKPOINT
+        )
+
+    def _save(
+        self, limit: Limit | None, state: Any, local: Any | None, *, lazy: bool, durable: bool
+    ) -> int:
         session, engine = self._session, self._session.engine
-        limit = session.limit_of(deadline)
-        with session.guard.within(limit, _CHECKPOINT):
-            began = time.perf_counter()
-            if engine.position.version == PRELUDE:
-                raise ValueError("call load_checkpoint() before checkpoint(); it ends the prelude")
-            if durable and not engine.has_store:
-                raise ConfigError(
-                    "checkpoint(durable=True) needs a store, and this job has none",
-                    remedy="start the job with --checkpoint DIRECTORY",
-                )
-            session.check_no_receive("checkpoint()")
-            # One that is waited for is packed at once: its states are compared like others.
-            payload = self._payload(state, local, lazy=lazy and not durable, durable=durable)
-            count = WITH_LOCAL * (local is not None) + LAZY * lazy + DURABLE * durable
-            request = session.builder.plain(Kind.CHECKPOINT, call_site(), count=count)
-            try:
-                self._check_lazy()
-                version = engine.within(
-                    limit, request, engine.checkpoint, payload, request.known, request.site
-                )
-                self._begin_version(request.kind)
-                self._keep_lazy(payload.state)
-                seconds = time.perf_counter() - began
-                session.call_stats.add(request.kind, payload.nbytes, seconds)
-            except BaseException as error:
-                session.give_up(error)
-                raise
-            return version  # nothing is called from here on, where Ctrl-C would lose it
+        began = time.perf_counter()
+        if engine.position.version == PRELUDE:
+            raise ValueError("call load_checkpoint() before checkpoint(); it ends the prelude")
+        if durable and not engine.has_store:
+            raise ConfigError(
+                "checkpoint(durable=True) needs a store, and this job has none",
+                remedy="start the job with --checkpoint DIRECTORY",
+            )
+        session.check_no_receive("checkpoint()")
+        # One that is waited for is packed at once: its states are compared like others.
+        payload = self._payload(state, local, lazy=lazy and not durable, durable=durable)
+        count = WITH_LOCAL * (local is not None) + LAZY * lazy + DURABLE * durable
+        request = session.builder.plain(Kind.CHECKPOINT, call_site(), count=count)
+        try:
+            self._check_lazy()
+            version = engine.within(
+                limit, request, engine.checkpoint, payload, request.known, request.site
+            )
+            self._begin_version(request.kind)
+            self._keep_lazy(payload.state)
+            seconds = time.perf_counter() - began
+            session.call_stats.add(request.kind, payload.nbytes, seconds)
+        except Exception as error:
+            session.give_up(error)
+            raise
+        return version
 
     def load(
         self, default: Any, local_default: tuple[()] | tuple[Any], deadline: Duration | None
@@ -84,37 +90,46 @@ class Checkpoints:
             local_default: empty if the script wants no local state.
             deadline: as for `allreduce`.
         """
+        limit = self._session.limit_of(deadline)
+        return self._session.guard.run(
+            lambda: self._load(limit, default, local_default), limit, _LOAD
+        )
+
+    def _load(
+        self, limit: Limit | None, default: Any, local_default: tuple[()] | tuple[Any]
+    ) -> Restored | RestoredLocal:
         session, engine = self._session, self._session.engine
-        limit = session.limit_of(deadline)
-        with session.guard.within(limit, _LOAD):
-            began = time.perf_counter()
-            self._check_prelude("load_checkpoint", "ends the prelude: call it once")
-            raw = pack_state(default if engine.rank == 0 else None)
-            packed = [pack_state(own, "local_default") for own in local_default]
-            request = session.builder.plain(Kind.LOAD, call_site())
-            before = engine.position
-            try:
-                checkpoint = engine.within(
-                    limit, request, engine.load, raw, request.known, request.site
-                )
-                self._begin_version(request.kind)
-                version, state = checkpoint.version, _unpacked(checkpoint)
-                self.restored_from = "memory" if version else "default"
-                local = engine.local_state(version)
-                own = [unpack_state(raw if local is None else local) for raw in packed]
-                restored = RestoredLocal(version, state, *own) if own else Restored(version, state)
-                nbytes, seconds = len(checkpoint.value), time.perf_counter() - began
-                session.call_stats.add(request.kind, nbytes, seconds)
-            except BaseException as error:
-                session.give_up_if_past(before, error)
-                raise
-            return restored  # likewise
+        began = time.perf_counter()
+        self._check_prelude("load_checkpoint", "ends the prelude: call it once")
+        raw = pack_state(default if engine.rank == 0 else None)
+        packed = [pack_state(own, "local_default") for own in local_default]
+        request = session.builder.plain(Kind.LOAD, call_site())
+        before = engine.position
+        try:
+            checkpoint = engine.within(
+                limit, request, engine.load, raw, request.known, request.site
+            )
+            self._begin_version(request.kind)
+            version, state = checkpoint.version, _unpacked(checkpoint)
+            self.restored_from = "memory" if version else "default"
+            local = engine.local_state(version)
+            own = [unpack_state(raw if local is None else local) for raw in packed]
+            restored = RestoredLocal(version, state, *own) if own else Restored(version, state)
+            nbytes, seconds = len(checkpoint.value), time.perf_counter() - began
+            session.call_stats.add(request.kind, nbytes, seconds)
+        except Exception as error:
+            session.give_up_if_past(before, error)
+            raise
+        return restored
 
     def known_version(self) -> int | None:
         """The version that a load would give; see `Communicator.peek_checkpoint`."""
-        with self._session.guard:
+
+        def look() -> int | None:
             self._check_prelude("peek_checkpoint", "looks ahead of load_checkpoint()")
             return self._session.engine.known_version
+
+        return self._session.guard.run(look)
 
     def _payload(
         self, state: Any, local: Any | None, *, lazy: bool, durable: bool

@@ -24,8 +24,7 @@ from ftcomm.requests.arguments import (
 )
 from ftcomm.requests.call_site import call_site, passes_on
 from ftcomm.requests.object_payload import unpack_items, unpack_object
-from ftcomm.requests.options import CallOptions
-from ftcomm.requests.request import OpenBroadcast, Request, Submission
+from ftcomm.requests.request import CallOptions, OpenBroadcast, Request, Submission
 
 passes_on(__file__)
 

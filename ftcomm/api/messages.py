@@ -148,25 +148,19 @@ class MessageCalls:
             self._port.send(message)
             nbytes = message.elements.nbytes
             session.call_stats.add(Kind.SEND, nbytes, time.perf_counter() - began)
-        except FtcommError as error:
-            session.guard.heed(error)
-            raise
         except BaseException as error:
-            if message.has_place:  # Ctrl-C: it would be sent again
+            if message.has_place and not isinstance(error, FtcommError):  # of a signal's handler
                 session.give_up(error)
+            self.heed(error)
             raise
 
     def exchange(self, message: MessageToSend, asked: Receive) -> Any:
-        """Send and receive; see both.
-
-        Ctrl-C in the second half, too, would have the script send the message again.
-        """
-        self.send(message)
+        """Send and receive; see both."""
         try:
+            self.send(message)
             return self.receive_now(asked)
         except BaseException as error:
-            if not isinstance(error, Exception):
-                self._session.give_up(error)
+            self.heed(error)
             raise
 
     def receive_now(self, asked: Receive) -> Any:
@@ -182,10 +176,8 @@ class MessageCalls:
                 nbytes = value.stored.flat.nbytes
                 self._session.call_stats.add(Kind.RECV, nbytes, time.perf_counter() - began)
                 return asked.finish(value)
-        except BaseException as error:
-            direct.is_withdrawn = True  # first: another thread may be about to give it a message
-            if direct.has_taken or direct.is_filling:  # by Ctrl-C, or what a signal handler raises
-                self._session.give_up(error)  # it is lost, or comes into memory given back
+        except BaseException as error:  # of a signal's handler: a message may be lost
+            self._session.give_up(error)
             raise
         return self.wait(asked)
 
@@ -208,7 +200,7 @@ class MessageCalls:
                 return asked.finish(awaited.value)
         except BaseException as error:
             if not (awaited.is_over and isinstance(error, Exception)):  # of a user's `from_state`
-                self.take_back(posted, error)
+                self._session.give_up(error)
             raise
         self.heed(awaited.error)
         raise awaited.error
@@ -227,21 +219,20 @@ class MessageCalls:
         return self._posted(asked, end)
 
     def post(self, posted: PostedReceive) -> None:
-        """Begin to receive.  Who is cut short in here takes it back: it may be under way."""
-        self._port.post(posted)
-        self._port.cool()
+        """Begin to receive."""
+        try:
+            self._port.post(posted)
+            self._port.cool()
+        except BaseException as error:  # of a signal's handler: it would take a message
+            self._session.give_up(error)
+            raise
 
     def wait_elsewhere(self) -> None:
         """A thread is about to wait for a receive that was begun: it does not read itself."""
         self._port.cool()
 
-    def take_back(self, posted: PostedReceive, error: BaseException) -> None:
-        """A receive was cut short by `error`; a message that was taken for it is lost."""
-        if not self._port.cancel(posted):
-            self._session.give_up(error)
-
     def heed(self, error: BaseException) -> None:
-        """The user is told of `error`: it may be the communicator's end."""
+        """An error has left a call, or the user is told of it: it may be the communicator's end."""
         self._session.guard.heed(error)
 
     def _posted(self, asked: Receive, done: Done) -> PostedReceive:
@@ -277,4 +268,4 @@ def _info(value: MessageValue) -> MessageInfo:
 
 
 def _received_into(out: Result | None) -> Callable[[MessageValue], Any]:
-    return lambda value: received(value, out)  # no `partial`: Ctrl-C may come as that returns
+    return lambda value: received(value, out)

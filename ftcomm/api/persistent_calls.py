@@ -23,8 +23,7 @@ from ftcomm.memory.pool import LoggedResult, Pool
 from ftcomm.protocol.signature import CallTag, Kind
 from ftcomm.requests.builder import FORMS_KEPT
 from ftcomm.requests.call_site import passes_on
-from ftcomm.requests.options import CallOptions
-from ftcomm.requests.request import NOTHING, CollectiveSpec, Request, Submission
+from ftcomm.requests.request import NOTHING, CallOptions, CollectiveSpec, Request, Submission
 
 passes_on(__file__)
 
@@ -243,11 +242,11 @@ class PersistentCalls:
             return None
         account, guard, persistent = self._quota, self._guard, repeat.persistent
         broadcasts, unfit = self._broadcasts, out is not None and not _fits(out, repeat.form)
-        if unfit or guard.is_closed or guard.waiting_submitters:
+        if unfit or guard.is_closed or guard.submitters:
             return None
         before, began = persistent.progress.position, perf_counter()
         # A forked child has no quiescent core, so the guard need not ask which process this is.
-        if not guard.lock.take(_getframe(), before):
+        if not guard.lock.take():
             return None
         try:  # a pending call may have completed before the lock was free
             total = account.nbytes + repeat.share
@@ -275,10 +274,11 @@ class PersistentCalls:
             row[2] += perf_counter() - began
         except BaseException as error:
             self._session.give_up_if_past(before, error)
+            guard.heed(error)
             raise
         finally:
-            guard.lock.release()
-        return result  # nothing is called from here on, where Ctrl-C would lose it
+            del guard.lock.holder[0]
+        return result
 
 
 def _copied(stored: LoggedResult, repeat: PersistentCall, out: Any) -> Result:

@@ -20,8 +20,7 @@ from ftcomm.collectives.op_argument import AnyOp
 from ftcomm.config.deadline import Duration
 from ftcomm.protocol.signature import CallTag
 from ftcomm.requests.call_site import passes_on
-from ftcomm.requests.options import CallOptions
-from ftcomm.requests.request import Submission
+from ftcomm.requests.request import CallOptions, Submission
 
 passes_on(__file__)
 

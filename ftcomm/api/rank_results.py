@@ -24,7 +24,6 @@ from ftcomm.recovery.replica_placement import local_copies
 from ftcomm.requests.arguments import check_memory, check_out, result_dtype
 from ftcomm.requests.call_site import call_site, passes_on
 from ftcomm.requests.contributed_builder import ContributedBuilder
-from ftcomm.requests.contributed_form import extents_of
 from ftcomm.requests.counts import checked_counts
 from ftcomm.requests.object_payload import (
     array_of,
@@ -33,8 +32,7 @@ from ftcomm.requests.object_payload import (
     unpack_items,
     unpack_object,
 )
-from ftcomm.requests.options import CallOptions
-from ftcomm.requests.request import Request, Submission
+from ftcomm.requests.request import CallOptions, Request, Submission, extents_of
 
 passes_on(__file__)
 

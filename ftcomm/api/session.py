@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import ParamSpec, Protocol, TypeVar
 
 from ftcomm.api.call_guard import CallGuard
+from ftcomm.api.public_values import KindStats, Stats
 from ftcomm.api.signal_handlers import may_be_in_handler, run_beside
-from ftcomm.api.stats import KindStats, Stats
 from ftcomm.config.deadline import Duration, Limit, QueuedLimit, checked_deadline, limit_from_now
 from ftcomm.diagnostics.error_text import named
 from ftcomm.engine.interface import Engine
 from ftcomm.engine.log_quota import LogQuota
-from ftcomm.errors import FtcommError, LogLimitError
+from ftcomm.errors import ClosedError, FtcommError, LogLimitError
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm.requests.builder import RequestBuilder, UnprovenBroadcasts
@@ -100,7 +100,7 @@ class Session:
         self.quota = LogQuota(engine)
         self.broadcasts = UnprovenBroadcasts()
         self.call_stats = CallStats()
-        self.guard = CallGuard(self._is_the_end, self._reached, self.give_up)
+        self.guard = CallGuard(self.ended_by)
         self._call_deadline = engine.call_deadline
         self._has_room: Callable[[int], None] = self.quota.check  # bound once, not in every call
         engine.report_log(self.quota.counter())
@@ -135,9 +135,7 @@ class Session:
             options: likewise.
         """
         limit = self.limit_of(deadline)
-        with self.guard.within(limit):
-            submission = build(*arguments, **options)
-            return self.run_built(limit, submission)
+        return self.guard.run(lambda: self.run_built(limit, build(*arguments, **options)), limit)
 
     def run_built(self, limit: Limit | None, submission: Submission[R]) -> R:
         """Run a call that was built now or earlier; what depends on calls before it is decided now.
@@ -156,7 +154,7 @@ class Session:
             self.broadcasts.completed(kind, nbytes)
             result = submission.finish(stored)
             self.call_stats.add(kind, nbytes, time.perf_counter() - began)
-        except BaseException as error:
+        except Exception as error:
             self.give_up_if_past(before, error)
             raise
         return result
@@ -205,11 +203,14 @@ class Session:
         if self.guard.is_closed:
             self._end()  # if it was ended beside a call, which came to its own end
             return
-        with self.guard.within(limit, known):
+
+        def run() -> None:
             self.check_no_receive("close()")
             request = self.builder.plain(Kind.CLOSE, site)
             self.engine.within(limit, request, self.engine.close, request)
-            self._end()  # inside: Ctrl-C behind it finds a communicator that is closed
+            self._end()
+
+        self.guard.run(run, limit, known)
         self.background.wait_for_callbacks()
 
     def check_no_receive(self, what: str) -> None:
@@ -288,30 +289,39 @@ class Session:
         at_end()
         self.background.end(self.engine.abort, self.engine.stop)
 
-    def _is_the_end(self, error: FtcommError) -> bool:
-        """A job-wide error ends this communicator for good; a local one changes nothing."""
-        if self.engine.error is not error:
-            return False
-        self._end()
-        return True
+    def ended_by(self, error: BaseException) -> FtcommError | None:
+        """Act on an error that leaves a call: a job-wide one ends this communicator for good.
+
+        So does an interrupt, which is an error that is no `Exception`, such as Ctrl-C: others may
+        have completed the call.  A group of one has no others.
+
+        Returns:
+            the error of later calls; None if `error` is a local one, which changes nothing.
+        """
+        if isinstance(error, Exception):
+            if self.engine.error is not error:
+                return None
+            self._end()
+            return self.engine.error
+        if self.engine.world_size == 1:
+            return None
+        self.give_up(error)
+        return ClosedError(f"a call was ended by {named(error)}, and the communicator with it")
 
     def give_up_if_past(self, position: Position, error: BaseException) -> None:
         """A call at `position` raises: was it completed, so that its result is lost to the user?"""
-        if self.engine.position != position:
+        if isinstance(error, Exception) and self.engine.position != position:
             self.give_up(error)
 
     def give_up(self, error: BaseException) -> None:
-        """A call was cut short, by Ctrl-C for example, after others may have completed it.
+        """Leave the job by `error`, after which others may have completed the call.
 
-        This process can neither go on nor go back: it leaves, and may `init` again as a new one.
+        This process can neither go on nor go back; it may `init` again as a new one.
         """
-        if self.engine.error is not error:
-            self.engine.leave(f"a call was cut short by {error!r}")
-            self._end()
-
-    def _reached(self) -> Position:
-        """A value that differs if a call has been completed since."""
-        return self.engine.position
+        if self.engine.error is not error and not self.guard.is_closed:
+            self.guard.is_closed = True  # first: for who interrupts this
+            self.engine.leave(named(error))
+        self._end()
 
 
 def _nothing() -> None:

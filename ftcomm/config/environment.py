@@ -45,12 +45,14 @@ __all__ = [
 
 MIN_TOKEN_CHARS = 64  # hex characters: 256 bits
 MAX_TOKEN_CHARS = 1024  # a token file is one line, not a document
+CONNECT_WITHIN_S: Final = 60.0  # a tracker that is started with its workers, and not up yet
+TRACKER_WITHIN_S: Final = 600.0  # one that was lost: its machine may have to start again
 WILDCARDS: Final = ("0.0.0.0", "::")  # noqa: S104 - all addresses: to listen on, not to dial
 JOINED: Final = "FTCOMM_JOINED"
-OUTPUT: Final = "FTCOMM_OUTPUT"
-WHOLE_LINES: Final = "lines"
 UNBUFFERED: Final = "PYTHONUNBUFFERED"
-DEBUGS: Final = ("checkpoints",)
+# Python takes any text of it for yes; this one is the launcher's: lines may be written whole.
+WHOLE_LINES: Final = "lines"
+RECORDED_IN: Final = ">"  # in FTCOMM_FAULTS, before the file of the records
 LOG_LEVELS: Final = ("debug", "info", "warning")
 
 WORKER_VARIABLES: Final[dict[str, str]] = {
@@ -60,8 +62,8 @@ WORKER_VARIABLES: Final[dict[str, str]] = {
     "FTCOMM_WORKER_ID": "what names this worker over its restarts, unique in the job;"
     " default: the scheduler's index, else one is made up, and a restart is another worker",
     "FTCOMM_TOKEN_FILE": "file with the job's token, readable by its owner alone",
-    "FTCOMM_CONNECT_TIMEOUT": "seconds to wait for a tracker that is not up yet (60)",
-    "FTCOMM_TRACKER_TIMEOUT": "seconds to wait for a tracker that was lost and is needed (600)",
+    "FTCOMM_TRACKER_TIMEOUT": "seconds to wait for a tracker that is needed and does not answer"
+    " (60 for the first answer, 600 for one that was lost)",
     "FTCOMM_BIND": "address[:port] on which this worker listens for others; default: the local"
     " address of its connection to the tracker, and a free port",
     "FTCOMM_ADVERTISE": "address[:port] that this worker tells the others, where it differs",
@@ -71,15 +73,12 @@ WORKER_VARIABLES: Final[dict[str, str]] = {
     " are kept in different zones, and a spare of another one is preferred (none)",
     "FTCOMM_SPARE": "1: this worker waits in init() until a worker is lost, and is not counted"
     " when the group forms (0)",
-    "FTCOMM_FAULTS": "faults to inject by address, a testing aid (off)",
-    "FTCOMM_FAULTS_LOG": "file in which each injected fault is recorded before it fires",
+    "FTCOMM_FAULTS": "faults to inject by address, a testing aid; behind > a file in which each is"
+    " recorded before it fires (off)",
     "FTCOMM_HISTORY": "folder where each process records its calls, for `ftcomm-chaos check` (off)",
-    "FTCOMM_DEBUG": "checkpoints: find out who writes to what a lazy checkpoint holds (off)",
     "FTCOMM_LOG": "debug, info or warning: write the log to stderr (off)",
     JOINED: "set by init() and removed by close(), not by users: the process that has"
     " joined; its children may not join under its worker id",
-    OUTPUT: "set by run and supervise, not by users; lines: from init() on the process"
-    " writes what it prints line by line",
 }
 
 
@@ -111,7 +110,7 @@ class WorkerOptions:
         routes: addresses of the tracker in the order to try; None is a group of one.
         worker_id: the id, None to have one made up.
         token_file: where the job's token is, None for an empty key.
-        connect_timeout: seconds to wait for a tracker at start.
+        connect_timeout: seconds to wait for the first answer of a tracker.
         tracker_timeout: seconds to wait for a lost tracker that is needed.
         bind: address or address:port to listen on, None for the control connection's own
             address and a free port.
@@ -122,7 +121,6 @@ class WorkerOptions:
         faults: faults to inject, None for none.
         faults_log: where injected faults are recorded, None for nowhere.
         history: folder in which this incarnation is recorded, None for nowhere.
-        debug: ``checkpoints`` to watch the states of lazy ones, None for nothing.
         log_level: verbosity of the logger on stderr, None to leave it silent.
         scheduler_size: world size that a scheduler announced, None if none did.
         lonely: variable by which a scheduler has numbered this process, though neither says how
@@ -133,8 +131,8 @@ class WorkerOptions:
     routes: tuple[tuple[str, int], ...] | None = None
     worker_id: str | None = None
     token_file: Path | None = None
-    connect_timeout: float = 60.0
-    tracker_timeout: float = 600.0
+    connect_timeout: float = CONNECT_WITHIN_S
+    tracker_timeout: float = TRACKER_WITHIN_S
     bind: str | None = None
     advertise: str | None = None
     host: str | None = None
@@ -143,7 +141,6 @@ class WorkerOptions:
     faults: str | None = None
     faults_log: str | None = None
     history: Path | None = None
-    debug: str | None = None
     log_level: str | None = None
     scheduler_size: int | None = None
     lonely: str | None = None
@@ -166,12 +163,9 @@ class WorkerOptions:
         for name, text in (("BIND", self.bind), ("ADVERTISE", self.advertise)):
             if text is not None:
                 parse_endpoint(text, name=f"FTCOMM_{name}")
-        between("connect_timeout", self.connect_timeout, 0, 86400)
         between("tracker_timeout", self.tracker_timeout, 0, 30 * 86400)
         if self.log_level is not None:
             one_of("log", self.log_level, LOG_LEVELS)
-        if self.debug is not None:
-            one_of("debug", self.debug, DEBUGS)
 
     @classmethod
     def load(
@@ -180,13 +174,10 @@ class WorkerOptions:
         tracker: str | None = None,
         worker_id: str | int | None = None,
         token_file: str | Path | None = None,
-        connect_timeout: float | dt.timedelta | None = None,
         tracker_timeout: float | dt.timedelta | None = None,
         bind: str | None = None,
         advertise: str | None = None,
         spare: bool | None = None,
-        faults: str | None = None,
-        log: str | None = None,
         asked: Mapping[str, Any] | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> "WorkerOptions":
@@ -201,23 +192,24 @@ class WorkerOptions:
         named = _text("tracker", tracker) or env.get("FTCOMM_TRACKER")
         token_path = token_file or env.get("FTCOMM_TOKEN_FILE")
         history = env.get("FTCOMM_HISTORY")
+        patience = _seconds("tracker_timeout", tracker_timeout, env)
+        planned, _, record = (env.get("FTCOMM_FAULTS") or "").partition(RECORDED_IN)
         own_id = _id_text(worker_id) or env.get("FTCOMM_WORKER_ID") or env.get(variable or "")
         return cls(
             routes=_routes(named, size),
             worker_id=own_id,
             token_file=_file(token_path, "token file"),
-            connect_timeout=_seconds(connect_timeout, env, "connect_timeout", 60.0),
-            tracker_timeout=_seconds(tracker_timeout, env, "tracker_timeout", 600.0),
+            connect_timeout=CONNECT_WITHIN_S if patience is None else patience,
+            tracker_timeout=TRACKER_WITHIN_S if patience is None else patience,
             bind=_text("bind", bind) or env.get("FTCOMM_BIND") or None,
             advertise=_text("advertise", advertise) or env.get("FTCOMM_ADVERTISE") or None,
             host=env.get("FTCOMM_HOST") or None,
             zone=env.get("FTCOMM_ZONE") or "",
             spare=_is_spare(env.get("FTCOMM_SPARE") or "0") if spare is None else spare,
-            faults=faults or env.get("FTCOMM_FAULTS") or None,
-            faults_log=env.get("FTCOMM_FAULTS_LOG") or None,
+            faults=planned.strip() or None,
+            faults_log=record.strip() or None,
             history=_file(history, "FTCOMM_HISTORY"),
-            debug=env.get("FTCOMM_DEBUG") or None,
-            log_level=log or env.get("FTCOMM_LOG") or None,
+            log_level=env.get("FTCOMM_LOG") or None,
             scheduler_size=size,
             lonely=variable if not named and size is None else None,
             asked=_asked(asked or {}, env),
@@ -304,12 +296,12 @@ def with_prompt_output(environment: dict[str, str]) -> dict[str, str]:
     """
     if environment.get(UNBUFFERED):
         return environment
-    return {**environment, UNBUFFERED: "1", OUTPUT: WHOLE_LINES}
+    return {**environment, UNBUFFERED: WHOLE_LINES}
 
 
 def wants_whole_lines() -> bool:
     """True if the launcher of this process asks it to buffer its standard streams by line."""
-    return os.environ.get(OUTPUT) == WHOLE_LINES
+    return os.environ.get(UNBUFFERED) == WHOLE_LINES
 
 
 def joined_note() -> str | None:
@@ -476,10 +468,11 @@ def _is_name(text: str) -> bool:
     return text.isprintable() and 0 < len(text.encode()) <= MAX_NAME
 
 
-def _seconds(given: object, env: Mapping[str, str], name: str, default: float) -> float:
+def _seconds(name: str, given: object, env: Mapping[str, str]) -> float | None:
+    """A time as an argument or its variable gives it; None if neither does."""
     if given is None:
         text = env.get(f"FTCOMM_{name.upper()}")
-        return number(name, text, float) if text else default
+        return number(name, text, float) if text else None
     if isinstance(given, dt.timedelta):
         return given.total_seconds()
     # A timedelta64 of numpy's counts as a whole number, whose unit float() would drop.

@@ -15,10 +15,12 @@ from ftcomm.config.setting_kinds import (
     ByteSize,
     Choice,
     Number,
+    OptionGroup,
     Period,
     SettingKind,
     StoreName,
     WholeNumber,
+    number,
     variable_of,
 )
 from ftcomm.errors import ConfigError
@@ -39,7 +41,8 @@ MAX_WAIT_S = 30 * 86400  # a month: longer is a slip
 class JobSettings:
     """Settings of the whole job; set at the tracker, read-only for workers.
 
-    The annotation of each field gives its bounds and its meaning.
+    The annotation of a field gives its bounds, its meaning, and its place in the help; a field
+    without one is a constant.
 
     Raises:
         ConfigError: a value is out of range, named with its variable.
@@ -47,35 +50,31 @@ class JobSettings:
 
     detect_within: Annotated[
         float,
-        Number("seconds within which a silent worker is noticed", MIN_DETECT_WITHIN_S, 3600),
+        Number("seconds until a silent worker is lost", MIN_DETECT_WITHIN_S, 3600),
+        OptionGroup.FAULTS,
     ] = 5.0
     replicas: Annotated[
         int,
-        WholeNumber(
-            "members that keep each stable result; all keep the checkpoint", 1, MAX_REPLICAS
-        ),
+        WholeNumber("members that keep each stable result", 1, MAX_REPLICAS),
+        OptionGroup.FAULTS,
     ] = 2
     local_replicas: Annotated[
-        int, WholeNumber("other members that keep each rank's local state", 0, MAX_REPLICAS)
+        int,
+        WholeNumber("other members that keep each rank's local state", 0, MAX_REPLICAS),
+        OptionGroup.RECOVERY,
     ] = 2
     log_limit: Annotated[
-        int, ByteSize("bytes of results kept per worker between two checkpoints", 1, MAX_LOG_BYTES)
-    ] = 2 * GIB
-    keep_by_all: Annotated[
         int,
-        ByteSize(
-            "bytes of results of up to 1 MiB that every worker keeps, of each version and of the"
-            " prelude, beside its share of the log limit; 0 for none",
-            0,
-            MAX_LOG_BYTES,
-        ),
-    ] = 256 * MIB
+        ByteSize("results kept per worker between two checkpoints", 1, MAX_LOG_BYTES),
+        OptionGroup.LIMITS,
+    ] = 2 * GIB
     algorithm: Annotated[
         str,
         Choice(
-            "schedule family for every allreduce; auto chooses by size",
+            "schedule of every allreduce; auto chooses by size",
             ("auto", "ring", "recursive_doubling", "halving_doubling", "hierarchical"),
         ),
+        OptionGroup.NETWORK,
     ] = "auto"
     transport: Annotated[
         str,
@@ -85,64 +84,58 @@ class JobSettings:
             " memory; tcp: only that",
             ("auto", "shm", "tcp"),
         ),
+        OptionGroup.NETWORK,
     ] = "auto"
     streams: Annotated[
         int,
         WholeNumber(
-            "TCP connections of each pair of workers, where a network limits a single one",
+            "TCP connections of each pair of workers on two hosts",
             1,
             MAX_STREAMS,
         ),
+        OptionGroup.NETWORK,
     ] = 1
     call_deadline: Annotated[
         float,
         Number(
-            "seconds that a collective may take if its caller names no deadline; 0 is no limit",
+            "seconds of a collective without an own deadline; 0: no limit",
             0,
             MAX_WAIT_S,
         ),
+        OptionGroup.LIMITS,
     ] = 0.0
     form_within: Annotated[
         float,
         Number(
-            "seconds from the first worker's arrival until all must be there; then spares take the"
-            " places, or the job fails",
+            "seconds from the first worker's arrival until all must be there",
             0,
             MAX_WAIT_S,
         ),
+        OptionGroup.LIMITS,
     ] = 600.0
     replace_within: Annotated[
-        float, Number("seconds a rank may stay empty before the job fails", 0, MAX_WAIT_S)
+        float,
+        Number("seconds that a rank may stay empty", 0, MAX_WAIT_S),
+        OptionGroup.RECOVERY,
     ] = 600.0
     reattach_within: Annotated[
-        float, Number("seconds that a restarted tracker waits for its workers", 0, 86400)
+        float,
+        Number("seconds that a restarted tracker waits for workers", 0, 86400),
+        OptionGroup.RECOVERY,
     ] = 30.0
-    max_incarnations: Annotated[
-        int,
-        WholeNumber(
-            "starts of one worker id, without progress of the job, before it is given up",
-            1,
-            1_000_000,
-        ),
-    ] = 100
     spares: Annotated[
         int,
-        WholeNumber("spare workers that can take over a lost rank", 0, MAX_SPARES),
+        WholeNumber("workers that wait to replace lost ones", 0, MAX_SPARES),
+        OptionGroup.FAULTS,
     ] = 0
-    spare_fetch_rate: Annotated[
-        int,
-        ByteSize(
-            "bytes per second at which a spare fetches each new checkpoint in advance; 0 for none",
-            0,
-            MAX_LOG_BYTES,
-        ),
-    ] = 100 * MIB
     verify: Annotated[
         str,
         Choice(
-            "what replay verifies; inputs: that a restarted worker passes the same inputs",
-            ("none", "inputs"),
+            "what is compared; inputs: of a restarted worker with what it passed before;"
+            " checkpoints: what a lazy one holds, to find who writes to it",
+            ("none", "inputs", "checkpoints"),
         ),
+        OptionGroup.RECOVERY,
     ] = "none"
     checksum: Annotated[
         str,
@@ -150,31 +143,39 @@ class JobSettings:
             "the checksum of what workers on two hosts send each other",
             ("none", "xxh3"),
         ),
+        OptionGroup.NETWORK,
     ] = "none"
-
     checkpoint: Annotated[
         str,
-        StoreName("a store, beside the workers' memory, that keeps checkpoints; empty for none"),
+        StoreName("store of checkpoints: DIR or s3://BUCKET/PREFIX"),
+        OptionGroup.CHECKPOINTS,
     ] = ""
     checkpoint_every: Annotated[
-        str, Period("how often a checkpoint is written to the store, at most")
+        str, Period("at most how often one is stored"), OptionGroup.CHECKPOINTS
     ] = "60s"
     keep: Annotated[
-        int, WholeNumber("number of newest checkpoints to keep in the store", 1, 1_000_000)
+        int,
+        WholeNumber("newest checkpoints that stay in it", 1, 1_000_000),
+        OptionGroup.CHECKPOINTS,
     ] = 3
-    last_will: Annotated[
-        float,
-        Number(
-            "seconds for which a job that is lost writes its newest checkpoint to the store before"
-            " it ends; 0 writes none",
-            0,
-            MAX_WAIT_S,
-        ),
-    ] = 60.0
     max_attempts: Annotated[
         int,
-        WholeNumber("attempts of a job with a store, over all losses of everything", 1, 1_000_000),
+        WholeNumber("attempts after losses of everything", 1, 1_000_000),
+        OptionGroup.RECOVERY,
     ] = 100
+
+    # Constants: tests set them in code, and the tracker's reach the workers.
+    # Bytes of results of up to 1 MiB that every worker keeps, of each version and of the prelude.
+    # With them a job outlives the death of all replica holders, for an eighth of the usual log.
+    keep_by_all: int = 256 * MIB
+    # Starts of one worker id while the job stands still: so often it fails for a reason that stays.
+    max_incarnations: int = 100
+    # Bytes per second at which a spare fetches a checkpoint in advance: a tenth of a link of
+    # 10 Gbit/s, whose rest is for the job's own calls.
+    spare_fetch_rate: int = 100 * MIB
+    # Seconds for which a job that is lost writes its newest checkpoint to the store: 12 GiB for a
+    # disk of 200 MiB/s, and not long for people who wait for the end.
+    last_will: float = 60.0
 
     def __post_init__(self) -> None:
         for name, setting in SETTINGS.items():
@@ -185,12 +186,19 @@ class JobSettings:
         """Seconds between two heartbeats: five chances within the deadline."""
         return self.detect_within / 5
 
+    @property
+    def by_all_limit(self) -> int:
+        """Bytes of small results that every worker keeps: never more than of all results."""
+        return min(self.keep_by_all, self.log_limit)
+
+    @property
+    def watches_states(self) -> bool:
+        """True if writes to the content of a lazy checkpoint are to be found."""
+        return self.verify == "checkpoints"
+
     def to_wire(self) -> tuple[tuple[str, str], ...]:
-        """Name and text of every setting, as welcome and journal carry them."""
-        return tuple(
-            (name, setting.kind.canonical(getattr(self, name)))
-            for name, setting in SETTINGS.items()
-        )
+        """Name and text of every setting and constant, as welcome and journal carry them."""
+        return tuple((field.name, self._text_of(field.name)) for field in fields(self))
 
     @classmethod
     def from_wire(cls, pairs: tuple[tuple[str, str], ...]) -> "JobSettings":
@@ -200,10 +208,10 @@ class JobSettings:
             ConfigError: a name is unknown or missing, or a value malformed.
         """
         given = dict(pairs)
-        odd = set(given) ^ set(SETTINGS)
+        odd = set(given) ^ {field.name for field in fields(cls)}
         if odd or len(given) != len(pairs):
             raise ConfigError(f"job settings differ from this version's: {sorted(odd)}")
-        return cls(**{name: SETTINGS[name].kind.read(name, text) for name, text in given.items()})
+        return cls(**{name: _value(name, text) for name, text in given.items()})
 
     @classmethod
     def from_environment(
@@ -227,7 +235,7 @@ class JobSettings:
 
     def differences(self, asked: tuple[tuple[str, str], ...]) -> str | None:
         """Text for a `ConfigError` if a worker asks for what the job has not, else None."""
-        mine = dict(self.to_wire())
+        mine = {name: self._text_of(name) for name in SETTINGS}
         found = []
         for name, text in asked:
             if name not in mine:
@@ -236,6 +244,10 @@ class JobSettings:
                 found.append(f"{name}: this worker asks for {text}, the job has {mine[name]}")
         return "; ".join(found) or None
 
+    def _text_of(self, name: str) -> str:
+        value = getattr(self, name)
+        return SETTINGS[name].kind.canonical(value) if name in SETTINGS else str(value)
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -243,6 +255,7 @@ class Setting:
 
     name: str
     kind: SettingKind
+    group: OptionGroup
     default: Any
 
     @property
@@ -263,10 +276,12 @@ class Setting:
 
 def _declared() -> dict[str, Setting]:
     """Read the settings from the annotations of `JobSettings`."""
-    return {
-        field.name: Setting(field.name, get_args(field.type)[1], field.default)
-        for field in fields(JobSettings)
-    }
+    declared = {}
+    for field in fields(JobSettings):
+        if get_args(field.type):  # else a constant
+            _, kind, group = get_args(field.type)
+            declared[field.name] = Setting(field.name, kind, group, field.default)
+    return declared
 
 
 SETTINGS: Final = _declared()
@@ -276,6 +291,13 @@ def named_in(env: Mapping[str, str]) -> list[tuple[str, str]]:
     """Job settings that have a variable set, as name and raw text."""
     names = ((name, env.get(setting.variable)) for name, setting in SETTINGS.items())
     return [(name, text) for name, text in names if text]
+
+
+def _value(name: str, text: str) -> Any:
+    """A setting, or a constant, as the tracker sends it."""
+    if name in SETTINGS:
+        return SETTINGS[name].kind.read(name, text)
+    return number(name, text, type(getattr(JobSettings(), name)))
 
 
 def _canonical_or_raw(name: str, text: str) -> str:

@@ -1,6 +1,6 @@
 """Features that this system lacks for groups of several processes, reported before any attempt.
 
-Linux has everything; macOS has what is needed, less what `docs/operations.md` lists; Windows has
+Linux has everything; macOS has what is needed, less what `docs/running.md` lists; Windows has
 the group of one.
 """
 

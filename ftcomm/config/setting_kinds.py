@@ -1,5 +1,6 @@
 """Kinds of settings: which values one may have, how text becomes a value, and back; pure."""
 
+import enum
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -26,6 +27,18 @@ _UNITS: Final = {
 }
 _PERIOD: Final = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(s|m|h|v)")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
+
+
+class OptionGroup(enum.Enum):
+    """Part of a command's help in which an option stands; --help shows the first four."""
+
+    JOB = "Job"
+    CHECKPOINTS = "Checkpoints"
+    FAULTS = "Faults"
+    OUTPUT = "Output"
+    RECOVERY = "Recovery"
+    NETWORK = "Network"
+    LIMITS = "Limits"
 
 
 @dataclass(frozen=True, slots=True)

@@ -342,7 +342,7 @@ class Driver:
             local_replicas=settings.local_replicas,
             tracker_timeout=self.hub.options.tracker_timeout,
             reattach_within=settings.reattach_within,
-            keep_by_all=settings.keep_by_all,
+            keep_by_all=settings.by_all_limit,
         )
         core.contact.set_limits(limits)
 

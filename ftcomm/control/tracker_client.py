@@ -104,15 +104,13 @@ def _waits(driver: Driver) -> bool:
 
 def _say_that_it_waits(driver: Driver, reason: str) -> None:
     options, names = driver.hub.options, _names(driver)
-    patience_s, variable = options.connect_timeout, "FTCOMM_CONNECT_TIMEOUT"
-    if driver.hub.core.contact.job_id:
-        patience_s, variable = options.tracker_timeout, "FTCOMM_TRACKER_TIMEOUT"
+    has_joined = bool(driver.hub.core.contact.job_id)
+    patience_s = options.tracker_timeout if has_joined else options.connect_timeout
     driver.hub.log.warn_aloud(
-        "no tracker answers at %s (%s); waiting up to %g s (%s)",
+        "no tracker answers at %s (%s); waiting up to %g s (FTCOMM_TRACKER_TIMEOUT)",
         names,
         reason.removeprefix(f"{names}: "),
         patience_s,
-        variable,
     )
 
 

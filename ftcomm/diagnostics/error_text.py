@@ -13,7 +13,8 @@ def text_of(error: BaseException) -> str:
 
 def named(error: BaseException) -> str:
     """Class and words of an error in one text, for whoever is told of it."""
-    return f"{type(error).__name__}: {text_of(error)}"
+    name, words = type(error).__name__, text_of(error)
+    return f"{name}: {words}" if words else name
 
 
 def add_note(error: BaseException, text: str) -> None:

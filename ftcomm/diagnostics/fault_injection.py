@@ -19,8 +19,9 @@ FIN and go on), ``cut_one`` (the same with one connection of each link), ``reset
 RST), ``kill_rst`` (reset, then SIGKILL), ``raise``, ``note`` (nothing: the record tells a test
 that the process was there).
 
-Each fault fires once.  Before it does, a line in the file named by ``FTCOMM_FAULTS_LOG`` says which
-fault it is and which process it hits (`ftcomm.diagnostics.fault_record`).
+Each fault fires once.  Before it does, a line in the file named behind ``>``, as in
+``1.0.3.0@enter>faults``, says which fault it is and which process it hits
+(`ftcomm.diagnostics.fault_record`).
 """
 
 import enum

@@ -26,7 +26,6 @@ from ftcomm.diagnostics.logs import JobLogger
 from ftcomm.errors import ConfigError
 from ftcomm.recovery.machine import WorkerMachine
 
-_LATELY_BYTES = 1 << 20  # thousands of lines, by whichever thread
 RESOURCES_EVERY_CALLS = 256  # beside every checkpoint: two files of /proc cost 30 us
 _STATM = Path("/proc/self/statm")
 _DESCRIPTORS = Path("/proc/self/fd")
@@ -81,16 +80,9 @@ class Recorder:
 
     def write(self, event: WorkerEvent) -> None:
         """Append one event; nothing before the first plan, or after the disk has failed."""
-        self.append(self.line_of(event))
-
-    def line_of(self, event: WorkerEvent) -> bytes:
-        """The line of an event that happens now."""
-        return encode(event, time.monotonic())
-
-    def append(self, line: bytes) -> None:
-        """Append a line, as `write` does."""
         if self._file < 0 or self._has_failed:
             return
+        line = encode(event, time.monotonic())
         try:
             whole = os.write(self._file, line) == len(line)
         except OSError as error:
@@ -98,13 +90,6 @@ class Recorder:
         else:
             if not whole:  # the next line would be glued to the torn one
                 self._give_up("the disk is full")
-
-    def has(self, line: bytes) -> bool:
-        """Tell whether a line was written lately: Ctrl-C may have come before or behind that."""
-        if self._file < 0:
-            return False
-        end = os.fstat(self._file).st_size
-        return line in os.pread(self._file, _LATELY_BYTES, max(end - _LATELY_BYTES, 0))
 
     def count_call(self, *, is_checkpoint: bool) -> None:
         """A call has returned: now and then, say what this process takes."""

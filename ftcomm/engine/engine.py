@@ -138,7 +138,7 @@ class DistributedEngine:
     @property
     def watches_states(self) -> bool:
         """True if writes to the content of a lazy checkpoint must be detected."""
-        return self._hub.options.debug is not None
+        return self._hub.settings.watches_states
 
     def lend(self, count: int, dtype: AnyDtype) -> Array:
         """Memory for a result that the user gets; taken back when the user has released it."""

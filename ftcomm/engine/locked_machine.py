@@ -73,7 +73,7 @@ class LockedMachine:
             if found is not None:
                 self._control.driver.act(found)
             self.wait_for(lambda: not durables.awaits_record)
-        finally:  # Ctrl-C too: heartbeats say no more that this rank waits
+        finally:  # heartbeats say no more that this rank waits
             durables.awaited_by = NO_CALL
 
     # --- a result of the log ------------------------------------------------------------------

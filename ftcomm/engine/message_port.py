@@ -97,7 +97,7 @@ class MessagePort:
             raise _too_many_tags(form.to)
         if held > hub.settings.log_limit:
             return self._too_much(form), None, None, None
-        message.has_place = True  # before it has: an interrupt errs on the safe side
+        message.has_place = True  # before it has: what a signal's handler raises may come between
         found = self._messages.send(form.to, form.tag, digest, value, form.site, nbytes)
         if found is not None:
             return JobLostError(found.cause), None, None, None
@@ -197,10 +197,6 @@ class MessagePort:
         """A message is waited for by who does not read: the control thread reads all links."""
         for intake in list(self._hub.intakes.values()):
             intake.cool()
-
-    def cancel(self, receive: PostedReceive) -> bool:
-        """Take a receive back; False if its message was taken."""
-        return self._hub.receives.cancel(receive)
 
     def note_received(self) -> None:
         """The user has got a message."""

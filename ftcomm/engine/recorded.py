@@ -123,16 +123,14 @@ class RecordingEngine(DistributedEngine):
         position, name, given = self.position, kind.name.lower(), _Given()
         self._machine.executed_in = None
         entered = Entered(position, name, signature.hex(), site, input_digest(), local)
-        line = self._recorder.line_of(entered)
         try:
-            self._recorder.append(line)
+            self._recorder.write(entered)
             yield given
         except BaseException as error:
-            if self._recorder.has(line):
-                cause = error.cause if isinstance(error, FtcommError) else str(error)
-                self._recorder.write(
-                    Raised(position, name, type(error).__name__, cause, self.epoch, input_digest())
-                )
+            cause = error.cause if isinstance(error, FtcommError) else str(error)
+            self._recorder.write(
+                Raised(position, name, type(error).__name__, cause, self.epoch, input_digest())
+            )
             raise
         how, epoch = self._how()
         self._recorder.write(

@@ -40,8 +40,8 @@ class SingleProcessEngine:
     recovered = Recovered(epochs=1)
     messages = None
 
-    def __init__(self, settings: JobSettings, *, watches_states: bool = False) -> None:
-        self.watches_states = watches_states
+    def __init__(self, settings: JobSettings) -> None:
+        self.watches_states = settings.watches_states
         self.position: Position = START
         self.log_limit = settings.log_limit
         self.replicas = settings.replicas

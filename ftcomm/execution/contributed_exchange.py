@@ -16,7 +16,7 @@ from ftcomm.execution.told_sizes import Exchanges, Family, Gathers, Scatters, Si
 from ftcomm.memory.pool import Array, LoggedResult
 from ftcomm.protocol.signature import Kind, LogMode, logged_as
 from ftcomm.recovery.result_log import LogEntry
-from ftcomm.requests.log_choice import log_of_size
+from ftcomm.requests.arguments import log_of_size
 from ftcomm.requests.request import Request
 
 

@@ -316,6 +316,7 @@ class DataPlane:
 
         If it was being executed, half of a frame may be on a link, and the others may be ahead: no
         more can be said on this epoch's links.  No peer is to blame, so this rank names itself.
+        By what is no `Exception` this rank leaves the job, and needs no links.
         """
         core = self._core
         self._unread = None  # of this epoch: the call that comes next may have links of another
@@ -323,7 +324,7 @@ class DataPlane:
             core.progress.call = NO_CALL
             turn = (core.view.epoch, core.progress.position)
             at_stake = self._turn == turn and bool(self._hub.links)
-        if at_stake:
+        if at_stake and isinstance(error, Exception):
             cause = f"a call was cut short by {error!r}"
             self._control.driver.act(LinkDown(turn[0], core.view.rank, cause))
 

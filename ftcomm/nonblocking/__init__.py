@@ -1,1 +1,1 @@
-"""Calls that return a handle, and functions that run when their inputs are ready."""
+"""Calls that return a handle."""

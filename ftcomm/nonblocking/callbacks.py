@@ -5,7 +5,6 @@ slow one holds up no collective.  That thread may make no calls: it is barred fr
 because ranks make calls in one order and callbacks run in an order of their own.
 """
 
-import contextlib
 import threading
 import traceback
 from collections import deque
@@ -65,10 +64,8 @@ class Callbacks:
             if self._thread is None:
                 self._thread = start_thread(self._run, "ftcomm-callbacks")
 
-    def put(self, callbacks: deque[Callback]) -> None:
-        """Have `callbacks` run behind all before them, and take them out.
-
-        Where Ctrl-C cuts this short, each is in one of the two places.
+    def put(self, callbacks: Iterable[Callback]) -> None:
+        """Have `callbacks` run behind all before them.
 
         Raises:
             ThreadLimitError: the thread has ended with the communicator, and no other can begin.
@@ -76,9 +73,7 @@ class Callbacks:
         with self._lock:
             if self._thread is None:  # all was over, and a handle is asked for more
                 self._thread = start_thread(self._run, "ftcomm-callbacks")
-            with contextlib.suppress(IndexError):  # behind the last
-                # One call for all, in which no interrupt is raised: each is moved, once.
-                self._waiting.extend(iter(callbacks.popleft, None))
+            self._waiting += callbacks
             self._changed.notify_all()
 
     def wait_for_room(self) -> None:
@@ -99,7 +94,7 @@ class Callbacks:
 
     def _run(self) -> None:
         with self._lock:
-            if not self.is_own_thread:  # an interrupt came in between: another one is started
+            if not self.is_own_thread:  # Ctrl-C ended the start: another one is started
                 return
         for lock in self._locks:
             lock.barred = threading.get_ident()

@@ -17,8 +17,7 @@ from ftcomm.nonblocking.handle import Handle, QueuedCall
 from ftcomm.nonblocking.nonblocking_calls import NonblockingCalls
 from ftcomm.requests.arguments import as_elements, check_out
 from ftcomm.requests.call_site import passes_on
-from ftcomm.requests.options import CallOptions
-from ftcomm.requests.request import Submission
+from ftcomm.requests.request import CallOptions, Submission
 
 passes_on(__file__)
 
@@ -49,7 +48,8 @@ class BucketedCalls:
         members = cut([(flat.nbytes, flat.dtype.str) for flat, _ in parts], most)
         buckets = [Bucket([parts[number] for number in numbers]) for numbers in members]
         calls: list[QueuedCall[Result]] = []
-        with self._nonblocking.queue.one_user():
+
+        def run() -> list[Result]:
             try:
                 combined = self._combine(buckets, options, limit, calls)
                 found: list[Any] = [None] * len(parts)
@@ -57,10 +57,12 @@ class BucketedCalls:
                     for number, result in zip(numbers, results, strict=True):
                         found[number] = result
                 return _handed_out(given, found, places)
-            except BaseException as error:
+            except Exception as error:
                 if self._session.is_usable and _may_be_lost(calls, error):
                     self._session.give_up(error)
                 raise
+
+        return self._nonblocking.queue.run_alone(run)
 
     def _combine(
         self,
@@ -69,7 +71,7 @@ class BucketedCalls:
         limit: Limit | None,
         calls: list[QueuedCall[Result]],
     ) -> list[list[Result]]:
-        """Each bucket's parts, combined; `calls` gets what is placed, each before it is."""
+        """Each bucket's parts, combined; `calls` gets what is placed."""
         nonblocking = self._nonblocking
 
         def built(flat: Array, out: Result | None) -> Submission[Result]:
@@ -80,8 +82,7 @@ class BucketedCalls:
         for bucket in buckets:
             bucket.pack()
             submission = built(bucket.flat, bucket.flat if bucket.is_shared else None)
-            calls.append(nonblocking.queued(submission, limit))
-            nonblocking.place(calls[-1])
+            calls.append(nonblocking.queue.put(nonblocking.queued(submission, limit)))
         results = [Handle(call, nonblocking.queue).wait() for call in calls]
         return [bucket.unpack(result) for bucket, result in zip(buckets, results, strict=True)]
 
@@ -103,8 +104,7 @@ def _may_be_lost(calls: Sequence[QueuedCall[Result]], error: BaseException) -> b
     """
     if isinstance(error, LogLimitError):  # all ranks raise it in the same bucket
         return False
-    cut_short = not isinstance(error, Exception)  # Ctrl-C, perhaps behind the last bucket
-    return any(call.has_place and (cut_short or call.error is None) for call in calls)
+    return any(call.error is None for call in calls)
 
 
 def _checked_bytes(bucket_bytes: Any) -> int:

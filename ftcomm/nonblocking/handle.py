@@ -21,10 +21,7 @@ class Unpacking(Generic[R]):
         self._lock = threading.Lock()
 
     def run(self, call: "QueuedCall[R]") -> None:
-        """Give `call` its value, or the error that `make` raises.
-
-        Ctrl-C ends this attempt alone: the next call makes it again.
-        """
+        """Give `call` its value, or the error that `make` raises."""
         with self._lock:
             if self._make is None:
                 return
@@ -42,7 +39,6 @@ class QueuedCall(Generic[R]):
         work: what is called when its turn has come; None once it is done.
         what: the kind of call, for messages.
         limit: of the call's time, waiting for its turn included; None for no limit.
-        has_place: it will run, or fail, whether its handle is kept or not.
         is_due: asked before it may have its turn, None where it always may.
         on_done: told its error, or None, when it is done; under a lock: it may not wait.
         is_done: there is a `value`, or an `error`; or there is one to be unpacked.
@@ -53,7 +49,6 @@ class QueuedCall(Generic[R]):
     __slots__ = (
         "callbacks",
         "error",
-        "has_place",
         "is_done",
         "is_due",
         "limit",
@@ -69,7 +64,6 @@ class QueuedCall(Generic[R]):
         self.work: Callable[[], R] | None = work
         self.what = what
         self.limit = limit
-        self.has_place = False
         self.is_due: Callable[[], bool] | None = None
         self.on_done: Callable[[BaseException | None], None] | None = None
         self.is_done = False
@@ -112,6 +106,9 @@ class Waited(Protocol):
     def note_raised(self, error: BaseException) -> None:
         """The user is being told of `error`."""
 
+    def heed(self, error: BaseException) -> None:
+        """`error` ends a wait; one that is no `Exception` ends the communicator too."""
+
     def call_back(self, call: QueuedCall[Any], callback: Callback) -> None:
         """Run `callback` when `call` is done."""
 
@@ -133,8 +130,6 @@ class Handle(Generic[R]):
 
     def wait(self, timeout: Duration | None = None) -> R:
         """Wait for the call, and return its result.
-
-        Ctrl-C ends the waiting and not the call: it may be waited for again.
 
         Args:
             timeout: seconds to wait, 0 or more, or a `datetime.timedelta`; None is no limit.  The
@@ -165,10 +160,14 @@ class Handle(Generic[R]):
         """
         call = self._call
         seconds = checked_timeout(timeout)
-        if not call.is_done:
-            self._line.wait_for(call, seconds)
-        if call.unpacking is not None:
-            call.unpacking.run(call)
+        try:
+            if not call.is_done:
+                self._line.wait_for(call, seconds)
+            if call.unpacking is not None:
+                call.unpacking.run(call)
+        except BaseException as error:
+            self._line.heed(error)
+            raise
         if call.error is not None:
             self._line.note_raised(call.error)
         return call.error

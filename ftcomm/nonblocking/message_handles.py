@@ -28,14 +28,14 @@ class MessageHandles:
         self._callbacks = callbacks
         self._pid = os.getpid()
         self._lock = threading.RLock()
-        self._changed = Changes(self._lock)  # the control thread makes them: Ctrl-C keeps no lock
+        self._changed = Changes(self._lock)
 
     def send(self, message: MessageToSend) -> Handle[None]:
         """Send; the handle is done, since the log has the message."""
         call: QueuedCall[None] = QueuedCall(_nothing, "isend")
         call.succeed(None)
         handle = Handle(call, self)
-        self.calls.send(message)  # last: Ctrl-C behind it finds a caller that has the handle
+        self.calls.send(message)
         return handle
 
     def receive(self, asked: Receive) -> Handle[Any]:
@@ -47,16 +47,13 @@ class MessageHandles:
             with self._lock:
                 _end(call, asked, value, error)
                 self._changed.notify_all()
-                if call.callbacks:  # where Ctrl-C cuts this short, it is done again
-                    self._callbacks.put(call.callbacks)
+                callbacks, call.callbacks = call.callbacks, None
+                if callbacks:
+                    self._callbacks.put(callbacks)
 
-        posted = self.calls.posted(asked, done)
-        try:
-            self.calls.post(posted)
-            return Handle(call, self)
-        except BaseException as error:  # Ctrl-C: the script has no handle, and would call again
-            self.calls.take_back(posted, error)
-            raise
+        handle = Handle(call, self)
+        self.calls.post(self.calls.posted(asked, done))
+        return handle
 
     # --- what a handle asks for -----------------------------------------------------------------
 
@@ -77,6 +74,10 @@ class MessageHandles:
         if not self._callbacks.is_own_thread:
             self.calls.heed(error)
 
+    def heed(self, error: BaseException) -> None:
+        """`error` ends a wait; one that is no `Exception` ends the communicator too."""
+        self.calls.heed(error)
+
     def call_back(self, call: QueuedCall[Any], callback: Callback) -> None:
         """Run `callback` when `call` is done; from any thread.
 
@@ -92,7 +93,7 @@ class MessageHandles:
                     call.callbacks = deque()
                 call.callbacks.append(callback)
                 return
-        self._callbacks.put(deque([callback]))
+        self._callbacks.put([callback])
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:

@@ -1,7 +1,7 @@
 """Nonblocking calls: the requests that blocking calls run, submitted to the request queue."""
 
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
 
 from ftcomm.api.collectives import CollectiveCalls
 from ftcomm.api.messages import MessageCalls
@@ -9,7 +9,6 @@ from ftcomm.api.session import Session
 from ftcomm.config.deadline import Limit, QueuedLimit
 from ftcomm.nonblocking.handle import Handle, QueuedCall
 from ftcomm.nonblocking.queue import LEAVE_WITHIN_S, RequestQueue
-from ftcomm.nonblocking.task_engine import QueueAccess, TaskEngine
 from ftcomm.requests.call_site import passes_on
 from ftcomm.requests.request import Submission
 
@@ -17,6 +16,23 @@ passes_on(__file__)
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class PushedCalls(Protocol):
+    """An engine whose collectives run in the queue, as the end of the communicator needs it."""
+
+    @property
+    def is_spent(self) -> bool:
+        """True once it is closed, with nothing that is waited for and no error to be raised."""
+
+    def wait_for_what_began(self) -> None:
+        """Wait for all that was pushed to it; raises what that has raised."""
+
+    def close(self) -> None:
+        """End its threads."""
+
+
+E = TypeVar("E", bound=PushedCalls)
 
 
 class NonblockingCalls:
@@ -37,15 +53,16 @@ class NonblockingCalls:
     is a part of it, and the job ends when it passes, even while an earlier call is blocked.
 
     Attributes:
+        calls: builds them.
         queue: where the calls wait; the first of them starts its thread.
         messages: they have no place in the queue.
     """
 
     def __init__(self, session: Session, calls: CollectiveCalls) -> None:
-        self._session, self._calls = session, calls
+        self._session, self.calls = session, calls
         self.messages = MessageCalls(session)
         self.queue = session.guard.pending = RequestQueue(session.guard)
-        self._task_engines: list[TaskEngine] = []
+        self._engines: list[PushedCalls] = []
         session.background = self
         session.engine.report_queue(self.queue.earliest_limit)
 
@@ -53,11 +70,10 @@ class NonblockingCalls:
         self, build: Callable[P, Submission[R]], /, *arguments: P.args, **options: P.kwargs
     ) -> Handle[R]:
         """Build a call and put it into the queue."""
-        with self.queue.one_user():
-            call = self.queued(build(*arguments, **options))
-            handle = Handle(call, self.queue)
-            self.place(call)  # last: Ctrl-C behind it finds a caller that has the handle
-            return handle
+        return self.queue.run_alone(lambda: self._begun(build(*arguments, **options)))
+
+    def _begun(self, submission: Submission[R]) -> Handle[R]:
+        return Handle(self.queue.put(self.queued(submission)), self.queue)
 
     def queued(self, submission: Submission[R], whole: Limit | None = None) -> QueuedCall[R]:
         """A call that runs `submission`; `whole` is the limit of what it is a part of."""
@@ -71,26 +87,21 @@ class NonblockingCalls:
         queued = limit and QueuedLimit(limit, request.known, request.site)
         return QueuedCall(work, submission.kind.name.lower(), queued)
 
-    def place(self, call: QueuedCall[R]) -> QueuedCall[R]:
-        """Put a call in line; if that is cut short, it has no place, or this process leaves."""
-        try:
-            return self.queue.put(call)
-        except BaseException as error:
-            if call.has_place:  # Ctrl-C: it would be called again, and run twice
-                self._session.give_up(error)
-            raise
+    # --- engines that push to the queue ---------------------------------------------------------
 
-    # --- task engines -------------------------------------------------------------------------
+    def begin_engine(self, make: Callable[[], E]) -> E:
+        """Make an engine; it is waited for, and closed, before the end."""
 
-    def task_engine(self, workers: int) -> TaskEngine:
-        """A new engine for tasks; see `Communicator.engine`."""
-        with self.queue.one_user():
-            access = QueueAccess(self.queued, self.place, self.messages, self._job_has_ended)
-            engine = TaskEngine(self.queue, self._calls, access, workers)
-            self._task_engines = [*(e for e in self._task_engines if not e.is_spent), engine]
+        def begin() -> E:
+            engine = make()
+            self._engines = [*(e for e in self._engines if not e.is_spent), engine]
             return engine
 
-    def _job_has_ended(self) -> bool:
+        return self.queue.run_alone(begin)
+
+    @property
+    def job_has_ended(self) -> bool:
+        """A collective raises at once."""
         return self._session.engine.error is not None
 
     # --- the end ------------------------------------------------------------------------------
@@ -103,14 +114,14 @@ class NonblockingCalls:
         """
         try:
             self.queue.closing = limit
-            for engine in self._task_engines:
+            for engine in self._engines:
                 engine.wait_for_what_began()
         finally:
             self.queue.closing = None
 
     def end(self, abort: Callable[[], None], finish: Callable[[], None]) -> None:
         """Run nothing any more; see `RequestQueue.end`."""
-        for engine in self._task_engines:
+        for engine in self._engines:
             engine.close()
         self.queue.end(abort, finish)
 

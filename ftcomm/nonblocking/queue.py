@@ -16,23 +16,22 @@ a function, and collectives that it skips keep their places.  Then it takes alon
 were made before the user had heard of it, and no later one.
 """
 
-import contextlib
 import os
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 
-from ftcomm.api.call_guard import CallGuard, CallLock, called_in_callback
+from ftcomm.api.call_guard import CallGuard, CallLock, called_in_callback, used_twice
 from ftcomm.config.deadline import QueuedLimit, earliest
 from ftcomm.control.changes import Changes
 from ftcomm.errors import ClosedError, ForkError, ThreadError
 from ftcomm.nonblocking.callbacks import Callback, Callbacks
 from ftcomm.nonblocking.handle import QueuedCall
 from ftcomm.nonblocking.threads import start_thread
+from ftcomm.requests.call_site import passes_on
+
+passes_on(__file__)
 
 R = TypeVar("R")
 
@@ -55,21 +54,6 @@ class _Heard(NamedTuple):
     placed: int
 
 
-class ExclusiveUse:
-    """While inside, no other thread makes a call."""
-
-    __slots__ = ("_queue",)
-
-    def __init__(self, turns: "RequestQueue") -> None:
-        self._queue = turns
-
-    def __enter__(self) -> None:
-        self._queue.admit(sys._getframe(1))  # noqa: SLF001 - see `CallLock`
-
-    def __exit__(self, *_: object) -> None:
-        self._queue.leave()
-
-
 class RequestQueue:
     """The nonblocking calls of one communicator; `put` and `hand_back` are for the user's thread.
 
@@ -85,13 +69,12 @@ class RequestQueue:
         self._guard = guard
         self._pid = os.getpid()
         self._users = CallLock()  # one thread makes calls, or waits to make one
-        guard.waiting_submitters = self._users.holder
-        self._one_user = ExclusiveUse(self)
+        guard.submitters = self._users.holder
         self.callbacks = Callbacks((guard.lock, self._users))
         self._placed = 0  # calls that had a place, or were about to
         self._lock = threading.Lock()
         self._arrived = threading.Condition(self._lock)  # something for our thread
-        self._changed = Changes(self._lock)  # something for the user's, which Ctrl-C may end
+        self._changed = Changes(self._lock)  # something for the user's
         self._waiting: deque[QueuedCall[Any]] = deque()
         self._running: QueuedCall[Any] | None = None
         self._failure: BaseException | None = None  # that the user has not heard of
@@ -104,49 +87,36 @@ class RequestQueue:
 
     # --- the user's thread --------------------------------------------------------------------
 
-    def one_user(self) -> ExclusiveUse:
-        """While inside, no other thread makes a call.
+    def run_alone(self, body: Callable[[], R]) -> R:
+        """Run `body`, which makes a nonblocking call; no other thread makes a call meanwhile.
 
-        Entering raises `FtcommError` if another one does, or the communicator is over or another
-        process's.
+        Raises:
+            FtcommError: another one does, or the communicator is over or another process's.
         """
-        return self._one_user
-
-    def one_user_or_callback(self) -> AbstractContextManager[None]:
-        """The same for what keeps no order with calls: a callback of a handle may do it too."""
-        return contextlib.nullcontext() if self.callbacks.is_own_thread else self._one_user
-
-    def admit(self, frame: FrameType) -> None:
-        """Enter `one_user`, for the call that runs as `frame`."""
         if os.getpid() != self._pid:
             raise ForkError("this communicator belongs to the parent process")
         if self.callbacks.is_own_thread:
             raise called_in_callback()
-        if self.is_own_thread or not self._take_users(frame):
-            raise _used_twice()
+        if self.is_own_thread or not self._users.take():
+            raise used_twice()
         try:
-            self._guard.repair()  # so that what stands for it may take it
             if self._guard.is_closed:
                 self._changed.wait_for(self._is_settled)
                 self._guard.refuse()
-        except BaseException:
-            self._users.release()
+            return body()
+        except BaseException as error:
+            self.heed(error)
             raise
+        finally:
+            del self._users.holder[0]
 
-    def leave(self) -> None:
-        """Leave `one_user`."""
-        self._users.release()
+    def run_alone_or_in_callback(self, body: Callable[[], R]) -> R:
+        """The same for what keeps no order with calls: a callback of a handle may do it too."""
+        return body() if self.callbacks.is_own_thread else self.run_alone(body)
 
-    def _take_users(self, frame: FrameType) -> bool:
-        if self._users.take(frame, self._placed):
-            return True
-        left = self._users.left_by()
-        if left is None:
-            return False
-        if left.mark != self._placed:  # the script has no handle, and would call again
-            self._guard.lose()
-        self._users.release()
-        return self._users.take(frame, self._placed)
+    def heed(self, error: BaseException) -> None:
+        """An error has left a call, or a wait for one: it may be the communicator's end."""
+        self._guard.heed(error)
 
     def put(self, call: QueuedCall[R]) -> QueuedCall[R]:
         """Give a call its place, behind all before it; waits while too many are pending."""
@@ -160,18 +130,15 @@ class RequestQueue:
             else:
                 self._start()
                 self._take_ownership()
-                # Before it has: whoever is interrupted errs on the safe side.
-                call.has_place = True
                 self._placed += 1
                 self._waiting.append(call)
                 self._arrived.notify()
         return call
 
-    def hand_back(self, frame: FrameType, limit: QueuedLimit | None = None) -> bool:
-        """Own the engine for a blocking call, running as `frame`, behind all that is pending.
+    def hand_back(self, limit: QueuedLimit | None = None) -> bool:
+        """Own the engine for a blocking call, behind all that is pending.
 
         Args:
-            frame: of the call.
             limit: of the call; where it passes, the job ends, and the wait with it.
 
         Returns:
@@ -181,7 +148,7 @@ class RequestQueue:
         Raises:
             BaseException: what a nonblocking call has raised, if the user has not heard of it.
         """
-        if self.is_own_thread or not self._take_users(sys._getframe()):  # noqa: SLF001 - as above
+        if self.is_own_thread or not self._users.take():
             return False
         try:
             self._wait_until(self._is_settled, limit)
@@ -192,16 +159,19 @@ class RequestQueue:
                     failure = self._failure
                     self._forget_failure()
                     raise failure
-                self._block_if_idle()  # an interrupt may have left the engine's ownership with us
-                return self._guard.try_take(frame)
+                self._block_if_idle()  # Ctrl-C in `put` may have left the ownership with us
+            return self._guard.lock.take()
         finally:
-            self._users.release()
+            del self._users.holder[0]
 
     def _wait_until(self, holds: Callable[[], object], limit: QueuedLimit | None) -> None:
         """Wait, in a call with `limit`; no other thread makes one, so what was waited for stays."""
         try:
             self._entering = limit
             self._changed.wait_for(holds)
+        except BaseException as error:
+            self.heed(error)
+            raise
         finally:
             self._entering = None
 
@@ -256,7 +226,7 @@ class RequestQueue:
                     call.callbacks = deque()
                 call.callbacks.append(callback)
                 return
-        self.callbacks.put(deque([callback]))
+        self.callbacks.put([callback])
 
     def look_again(self) -> None:
         """A pending call may have become due; from any thread."""
@@ -326,7 +296,7 @@ class RequestQueue:
 
     def _run(self) -> None:
         with self._lock:
-            if not self.is_own_thread:  # an interrupt came in between: another one is started
+            if not self.is_own_thread:  # Ctrl-C ended the start: another one is started
                 return
         while (call := self._next()) is not None:
             assert call.work is not None, "a call that is pending has not run"
@@ -369,7 +339,7 @@ class RequestQueue:
 
     def _failed(self, call: QueuedCall[Any], error: BaseException) -> None:
         try:
-            self._guard.heed(error)  # may end the communicator, before anybody hears of it
+            self.heed(error)  # may end the communicator, before anybody hears of it
         finally:
             with self._lock:
                 call.fail(error)
@@ -405,12 +375,12 @@ class RequestQueue:
         if not self._guard.lock.lend():
             if self._guard.is_closed:
                 self._guard.refuse()
-            raise _used_twice()
+            raise used_twice()
 
     def _block_if_idle(self) -> None:
         """Behind the end it stays lent: a call that had looked before would use what is closed."""
         if self._guard.lock.is_lent and self._is_idle() and not self._is_over:
-            self._guard.lock.release()
+            del self._guard.lock.holder[0]
 
     def _forget_failure(self) -> None:
         self._failure = None
@@ -434,10 +404,6 @@ class RequestQueue:
             call.fail(error)
             self._call_back(call)
         self._changed.notify_all()
-
-
-def _used_twice() -> ThreadError:
-    return ThreadError("two threads use this communicator, or it is used in a callback")
 
 
 def _ended() -> ClosedError:

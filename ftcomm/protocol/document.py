@@ -1,9 +1,4 @@
-"""Tables for docs/protocol.md, made from the code so that they cannot go stale.
-
-``python -m ftcomm.protocol.document`` prints them.
-"""
-
-import sys
+"""Tables for docs/protocol.md, which docs/generate.py makes from the code."""
 
 from ftcomm.protocol.codec import SCHEMAS
 from ftcomm.protocol.schema import Bool, Bytes, Field, Int, Many, Maybe, Pair, Record, Text
@@ -34,13 +29,13 @@ def describe(field: Field) -> str:
 
 
 def message_table() -> str:
-    """Every message: code, name, fields in order."""
+    """Every control message: code, name, fields in order."""
     rows = [f"| {code} | `{record.name}` | {_fields(record)} |" for code, record in SCHEMAS.items()]
-    return "\n".join(["| code | message | fields |", "|---|---|---|", *rows])
+    return "\n".join(["| code | control message | fields |", "|---|---|---|", *rows])
 
 
 def record_table() -> str:
-    """Every record that messages are made of."""
+    """Every record in a field of a control message."""
     found: dict[str, Record] = {}
     for record in SCHEMAS.values():
         _collect(record, found)
@@ -64,7 +59,3 @@ def _collect(field: Field, found: dict[str, Record]) -> None:
             if isinstance(item, Record):
                 found[item.name] = item
             _collect(item, found)
-
-
-if __name__ == "__main__":
-    sys.stdout.write(f"{message_table()}\n\n{record_table()}\n")

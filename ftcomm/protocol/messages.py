@@ -426,7 +426,7 @@ class MemberDelta:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Decision of the tracker for one member in `epoch` (design, Decide).
+    """Decision of the tracker for one member in `epoch` (docs/recovery.md, "The steps").
 
     ``commit`` is the tentative version that is now committed (-1: none).  ``load`` is the
     checkpoint version that this member must fetch from one of ``load_from`` (-1: none).

@@ -1,9 +1,7 @@
 """The worker machine's states as a diagram, made from its own table of edges.
 
-``python -m ftcomm.recovery.diagram`` prints it; docs/recovery.md shows it.
+docs/design/states.md shows it.
 """
-
-import sys
 
 from ftcomm.recovery.states import TRANSITIONS, WorkerState
 
@@ -22,7 +20,3 @@ def state_diagram() -> str:
     first = TRANSITIONS[0][0].value
     ends = [f"    {state.value} --> [*]" for state in ENDS]
     return "\n".join(["stateDiagram-v2", f"    [*] --> {first}", *edges, *ends])
-
-
-if __name__ == "__main__":
-    sys.stdout.write(f"{state_diagram()}\n")

@@ -296,7 +296,7 @@ class WorkerMachine:
         return [SendControl(part) for part in known_roster(self.contact, self.view, self.progress)]
 
     def on_revoke(self, epoch: int) -> list[Effect]:
-        """Stop: freeze the position, pin the log, report (design, Stop)."""
+        """Stop: freeze the position, pin the log, report (docs/recovery.md, The steps)."""
         if epoch < self.view.revoke_epoch or epoch <= self.view.epoch:
             return []
         self.view.revoke(epoch)

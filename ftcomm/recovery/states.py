@@ -1,6 +1,6 @@
 """The worker machine's states, its legal edges, and the small values that it deals in.
 
-States (the diagram in docs/recovery.md is generated from `TRANSITIONS`)::
+States (the diagram in docs/design/states.md is generated from `TRANSITIONS`)::
 
     DETACHED     no epoch yet: waiting for a welcome and the first Revoke
     STOPPED      has reported; the position is frozen until a plan comes

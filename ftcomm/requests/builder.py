@@ -45,19 +45,19 @@ from ftcomm.requests.arguments import (
     as_rows,
     checked_root,
     is_input_function,
+    named_log,
     rounded,
     scalar_type,
     signature_of,
     wire_code,
 )
-from ftcomm.requests.contributed_form import ContributedForm
 from ftcomm.requests.counts import counts_hash, given_counts_hash, listed_counts
-from ftcomm.requests.log_choice import named_log
 from ftcomm.requests.object_payload import pack_item, pack_object
-from ftcomm.requests.options import CallOptions
 from ftcomm.requests.request import (
     AnyRequest,
+    CallOptions,
     CollectiveSpec,
+    ContributedForm,
     DeferredInput,
     OpenBroadcast,
     Request,

@@ -26,19 +26,23 @@ from ftcomm.collectives.reductions import Reducer
 from ftcomm.collectives.selection import schedule_for
 from ftcomm.memory.pool import Array
 from ftcomm.protocol.signature import Algorithm, Kind, LogMode, Signature
-from ftcomm.requests.arguments import as_elements, as_rows, rounded, signature_of
+from ftcomm.requests.arguments import as_elements, as_rows, chosen_log, rounded, signature_of
 from ftcomm.requests.builder import RequestBuilder, algorithm_named, make_form, site_text
-from ftcomm.requests.contributed_form import ContributedForm, all_to, extents_of
 from ftcomm.requests.counts import checked_counts, counts_hash
-from ftcomm.requests.log_choice import chosen_log
 from ftcomm.requests.object_payload import (
     array_blobs,
     listed_parts,
     object_blobs,
     pack_item,
 )
-from ftcomm.requests.options import CallOptions
-from ftcomm.requests.request import CollectiveSpec, Request
+from ftcomm.requests.request import (
+    CallOptions,
+    CollectiveSpec,
+    ContributedForm,
+    Request,
+    all_to,
+    extents_of,
+)
 
 _BYTE: AnyDtype = np.dtype(np.uint8)
 _OWN_ALGORITHMS = (Algorithm.AUTO, Algorithm.RING, Algorithm.HALVING_DOUBLING)

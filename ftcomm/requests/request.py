@@ -2,23 +2,26 @@
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from typing import Generic, TypeVar
 
 import numpy as np
 
 from ftcomm.collectives.dtypes import AnyDtype
+from ftcomm.collectives.op_argument import UncheckedOp
 from ftcomm.collectives.reductions import Reducer
 from ftcomm.collectives.schedules.schedule import Schedule
 from ftcomm.config.deadline import Duration
 from ftcomm.memory.pool import Array, LoggedResult
-from ftcomm.protocol.signature import Kind, Scalar
-from ftcomm.requests.contributed_form import ContributedForm, Extents
+from ftcomm.protocol.signature import Kind, LogMode, Scalar, Tag
 from ftcomm.state.layout import Packed
 from ftcomm.state.lazy import LazyState
 
 R = TypeVar("R")
+Extents = tuple[tuple[int, int], ...]  # for each rank, rows [lo, hi) of an input
+Combine = Callable[[list[Array]], Array]
 
 DIGEST_BYTES = 16  # of each rank's input; kept with every result, so no longer than it must be
 UNCOMPARED = bytes(DIGEST_BYTES)  # in place of the digest of a state that nobody has packed
@@ -30,6 +33,68 @@ _OF_THE_ROOT = (
     Kind.BROADCAST_OBJECT,
 )
 NOTHING: Array = np.empty(0, np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class CallOptions:
+    """The caller's wishes, not checked yet; each kind uses those that it has.
+
+    Attributes:
+        op: the reduction; a kind without one does not look at it.
+        root: the rank that all others look to; -1 for a kind without one.
+        algorithm: a name; None for the job's choice.
+        wire: the format in which elements travel; None for that of the input.
+        deadline: seconds or a timedelta from the call on; None for the job's.
+        log: what is kept for the replay of a call that gives each rank another result, by the name
+            of a `LogMode`; None leaves it to the size.
+        copy: what is kept of the input is a copy; False keeps the user's own memory.
+        counts: how many rows each rank has or gets; None if the kind has none, or finds them out.
+        tag: a name of the call, which all ranks must give alike; None for none.
+    """
+
+    op: UncheckedOp = "sum"
+    root: int = -1
+    algorithm: str | None = None
+    wire: str | None = None
+    deadline: Duration | None = None
+    log: str | None = None
+    copy: bool = True
+    counts: Sequence[int] | None = None
+    tag: Tag | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ContributedForm:
+    """Common part of the calls of one line and one shape, of which each rank logs its own input.
+
+    Attributes:
+        shape: of the input, with at least one dimension. Where the number of rows differs from call
+            to call, of one row.
+        extents: for each rank, which rows of the input are its part; None where that differs.
+        combine: makes this rank's result of the parts that all ranks give it, each a 1-D array, in
+            rank order; None where they follow each other in the result.
+        own: which elements are this rank's result once the schedule has run; None is all.
+        lent: the input is left to the log until the next checkpoint, so it is not copied.
+        log: what is kept; `BY_SIZE` where ranks tell each other their sizes first, and log all
+            whole where these are small.
+    """
+
+    shape: tuple[int, ...]
+    extents: Extents | None = None
+    combine: Combine | None = None
+    own: slice | None = None
+    lent: bool = False
+    log: LogMode = LogMode.CONTRIBUTIONS
+
+
+def extents_of(counts: Sequence[int]) -> Extents:
+    """Rows of ranks that follow each other, ``counts[r]`` for rank r."""
+    return tuple(pairwise((0, *accumulate(counts))))
+
+
+def all_to(root: int, rows: int, world_size: int) -> Extents:
+    """All rows for one rank."""
+    return tuple((0, rows) if rank == root else (0, 0) for rank in range(world_size))
 
 
 def anything(_: object) -> None:

@@ -99,7 +99,10 @@ class Job(Record):
         if before is not None and not before.closed:  # it has ended by itself
             self.kill_tracker()
         options = self.plan.settings_options()
-        command = ["-m", "ftcomm_tracker", "serve", "-n", str(self.plan.n)]
+        if self.plan.tracker_faults:
+            faults = ",".join(self.plan.tracker_faults)
+            options += ["--faults", f"{faults}>{self.folder / 'events'}"]
+        command = [*self.plan.serve_command(), "-n", str(self.plan.n)]
         if rebuild_at:
             options = self._rebuild_options(rebuild_at)
             options += ["--lost", lost] if lost else []
@@ -113,11 +116,7 @@ class Job(Record):
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=ROOT,
-            env={
-                **worker_environment(),
-                "FTCOMM_TRACKER_FAULTS": ",".join(self.plan.tracker_faults),
-                "FTCOMM_FAULTS_LOG": str(self.folder / "events"),
-            },
+            env=worker_environment(),
             start_new_session=True,
             preexec_fn=die_with_parent,  # noqa: PLW1509 - the harness has one thread
         )
@@ -287,8 +286,7 @@ class Job(Record):
             "FTCOMM_TOKEN_FILE": self.token_file,
             "FTCOMM_WORKER_ID": worker,
             "FTCOMM_LOG": "info",
-            "FTCOMM_FAULTS": ",".join(self._faults_for(worker)),
-            "FTCOMM_FAULTS_LOG": str(self.folder / "events"),
+            "FTCOMM_FAULTS": f"{','.join(self._faults_for(worker))}>{self.folder / 'events'}",
             **self._host_of(worker),
             **({"FTCOMM_HISTORY": str(self.history)} if self.plan.is_recorded else {}),
             "CONFORMANCE": json.dumps(dict(self.plan.program)),

@@ -332,7 +332,7 @@ def main() -> int:
     )
     parser.add_argument("--sizes", default=",".join(map(str, WORLD_SIZES)), help="of the groups")
     parser.add_argument(
-        "--option", action="append", default=[], help="of the launcher: --option=--keep-by-all=0"
+        "--option", action="append", default=[], help="of the launcher: --option=--replicas=1"
     )
     given = parser.parse_args()
     way = _way(given.at_once, tuple(given.option))

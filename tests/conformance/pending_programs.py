@@ -238,23 +238,6 @@ def left_while_pending(record: Recorder) -> Any:
     return total
 
 
-def interrupted_wait(record: Recorder) -> Any:
-    """Ctrl-C while rank 1 waits for a call that rank 0 has not made: the call goes on."""
-    comm = record.comm
-    record.load(None)
-    record.wait_at("0.0")
-    handle = comm.iallreduce(np.full(4, 1.0 + comm.rank))
-    try:
-        if comm.rank == 1:
-            record.events.write(kind="waiting", rank=1, pos="0.0")
-        got = handle.wait()
-    except KeyboardInterrupt:
-        record.events.write(kind="interrupted", rank=comm.rank, done=handle.done())
-        got = handle.wait()
-    record._write_result("call", "0.0", got)
-    return got
-
-
 PROGRAMS: dict[str, Callable[[Recorder], Any]] = {
     "pending": pending,
     "bucketed": bucketed,
@@ -264,5 +247,4 @@ PROGRAMS: dict[str, Callable[[Recorder], Any]] = {
     "behind_blocked": behind_blocked,
     "late_turn": late_turn,
     "left_while_pending": left_while_pending,
-    "interrupted_wait": interrupted_wait,
 }

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ftcomm.config.environment import process_environment
+from ftcomm.config.job_settings import SETTINGS
 
 ROOT = Path(__file__).parents[2]
 WALL_S = 180.0  # generous: a shared machine may be many times slower than an idle one
@@ -60,10 +61,18 @@ class Plan:
         """Number of times that a process must have been stopped."""
         return sum(fault.endswith("=stop") for fault in self.faults) + self.stopped
 
+    def serve_command(self) -> list[str]:
+        """``ftcomm-tracker serve`` with the plan's constants, for ``python``."""
+        constants = {name: value for name, value in self.settings.items() if name not in SETTINGS}
+        changed = ["-m", "tests.helpers.constants", json.dumps(constants)]
+        return [*(changed if constants else ["-m", "ftcomm_tracker"]), "serve"]
+
     def settings_options(self) -> list[str]:
         """The settings as options of ``ftcomm-tracker serve``."""
-        names = {name: f"--{name.replace('_', '-')}" for name in self.settings}
-        return [part for name, value in self.settings.items() for part in (names[name], str(value))]
+        given = [
+            (SETTINGS[name], value) for name, value in self.settings.items() if name in SETTINGS
+        ]
+        return [part for setting, value in given for part in (setting.option, str(value))]
 
     def records(self) -> list[str]:
         """Sorted lines that the record of faults must contain in the end."""

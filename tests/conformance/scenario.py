@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ftcomm_chaos.faults.unused_port import unused_port
 from tests.conformance.bench import Bench
 from tests.conformance.harness import Job
 from tests.conformance.plans import ROOT, WALL_S, BrokenError, Plan, worker_environment
 from tests.conformance.verdict import Event
 from tests.helpers.forker import die_with_parent
+from tests.helpers.unused_port import unused_port
 
 Run = Callable[[Bench], None]
 
@@ -106,8 +106,7 @@ def start_under_run(
         "CONFORMANCE": json.dumps(program),
         "CONFORMANCE_EVENTS": str(folder / "events"),
         "CONFORMANCE_DIR": str(folder),
-        "FTCOMM_FAULTS": faults,
-        "FTCOMM_FAULTS_LOG": str(folder / "events"),
+        "FTCOMM_FAULTS": f"{faults}>{folder / 'events'}",
     }
     command = [sys.executable, "-m", "ftcomm_tracker", "run", *options, "--"]
     with subprocess.Popen(

@@ -1,6 +1,9 @@
 """The training programs of the scenarios; each computes every element of a result again."""
 
 import contextlib
+import os
+import signal
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -255,35 +258,55 @@ BUSY: dict[str, Callable[[float], None]] = {
 }
 
 
-def interrupted(record: Recorder) -> Any:
-    """A Ctrl-C inside a collective: the position is as it was and the call can be made again."""
-    comm = record.comm
-    record.load(None)
-    record.allreduce(np.ones(6))  # from now on there are links, with bytes under way on them
-    x = np.arange(6.0) + comm.rank
-    try:
-        got = record.allreduce(x)
-    except KeyboardInterrupt:
-        record.events.write(kind="interrupted", rank=comm.rank, pos=f"{comm.version}.{comm.seqno}")
-        got = record.allreduce(x)
-    got = record.allreduce(got)
-    record.checkpoint(got)
-    return got
-
-
 def unlogged(record: Recorder) -> Any:
-    """A Ctrl-C between the last byte and the log: the others are further than rank 1."""
+    """No memory between the last byte and the log: the others are further than rank 1."""
     comm = record.comm
     record.load(None)
     x = record.allreduce(np.arange(6.0) + comm.rank)
     if comm.rank == 1:
-        late = mock.Mock(side_effect=KeyboardInterrupt)
-        interrupted = mock.patch.multiple(CallProgress, complete=late, complete_next=late)
-        with interrupted, contextlib.suppress(KeyboardInterrupt):
+        late = mock.Mock(side_effect=MemoryError)
+        full = mock.patch.multiple(CallProgress, complete=late, complete_next=late)
+        with full, contextlib.suppress(MemoryError):
             record.allreduce(x)
     got = record.allreduce(record.allreduce(x))
     record.checkpoint(got)
     return got
+
+
+def interrupted(record: Recorder) -> Any:
+    """Ctrl-C in a collective, or in a wait for one: this rank's part is over."""
+    comm = record.comm
+    record.load(None)
+    record.allreduce(np.ones(6))
+    record.wait_at("0.1")
+    x, how = np.arange(6.0) + comm.rank, record.spec["how"]
+    if comm.rank:
+        threading.Thread(target=_press_ctrl_c, args=(comm, how), daemon=True).start()
+    try:
+        if how == "wait":
+            comm.iallreduce(x).wait()
+        elif how == "message":
+            comm.recv(1 - comm.rank)
+        else:
+            comm.allreduce(x)
+    except KeyboardInterrupt:
+        names = [thread.name for thread in threading.enumerate()]
+        left = [name for name in names if name.startswith("ftcomm")]
+        record.events.write(kind="interrupted", rank=comm.rank, is_over=comm.is_over, left=left)
+        raise
+
+
+def _press_ctrl_c(comm: Any, how: str) -> None:
+    """Interrupt the main thread as soon as it is in the call."""
+    session, queue = comm._session, comm._nonblocking.queue
+    is_inside: dict[str, Callable[[], object]] = {
+        "call": lambda: session.guard.lock.holder,
+        "wait": lambda: queue._changed.is_awaited,
+        "message": session.engine._hub.receives.longest_awaited,
+    }
+    while not is_inside[how]():
+        os.sched_yield()
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def again(record: Recorder) -> Any:
@@ -325,6 +348,6 @@ PROGRAMS: dict[str, Callable[[Recorder], Any]] = {
     function.__name__: function
     for function in (
         *(lazy_recover, model_recover, one_op, many, mismatch, busy),
-        *(interrupted, unlogged, again, unlike),
+        *(unlogged, interrupted, again, unlike),
     )
 }

@@ -393,7 +393,7 @@ def settings() -> dict[str, bytes]:
 def environments() -> dict[str, bytes]:
     return {
         "many": b"FTCOMM_TRACKER=h:1,[::1]:2\nFTCOMM_WORKER_ID=w0\nFTCOMM_REPLICAS=3\n"
-        b"FTCOMM_CONNECT_TIMEOUT=5\nFTCOMM_LOG=info",
+        b"FTCOMM_TRACKER_TIMEOUT=5\nFTCOMM_LOG=info",
         "scheduler": b"FTCOMM_TRACKER=none\nSLURM_PROCID=0\nSLURM_NTASKS=4",
     }
 

@@ -26,7 +26,7 @@ NO_DECODERS = {
     "ftcomm.memory.pool.LoggedResult.read_only": "takes what the log holds, and reads nothing",
     "ftcomm_chaos.runner.job.LiveJob.read_notes": "takes what `parse_note` made",
     "ftcomm_chaos.runner.process_announcements.parse_note": "processes of the run itself wrote it",
-    "ftcomm_chaos.runner.losses.run_store.read_store": "`chain-record` takes the same bytes",
+    "ftcomm_chaos.runner.job.read_store": "`chain-record` takes the same bytes",
     "ftcomm_chaos.sim.network.wire_data.FrameReader.feed": "reads what the simulator itself wrote",
     "ftcomm_chaos.sim.network.wire_fetch.ItemReader.feed": "likewise",
     "ftcomm_tracker.embedding.launch_folder.LaunchFolder.read_call": "the launch itself wrote it",

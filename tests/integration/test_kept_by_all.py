@@ -13,7 +13,7 @@ LARGE = set(range(SIZES.index(max(SIZES)), CALLS, len(SIZES)))
 
 @pytest.mark.parametrize(
     ("settings", "by_all"),
-    [({}, set(range(CALLS)) - LARGE), ({"keep_by_all": "0"}, set())],
+    [({}, set(range(CALLS)) - LARGE), ({"keep_by_all": 0}, set())],
     ids=["default", "by replica holders alone"],
 )
 def test_small_results_are_with_every_worker(

@@ -11,7 +11,8 @@ from tests.conformance.scenario import DETECT_S
 pytestmark = pytest.mark.process
 
 LAZY: dict[str, Any] = {"program": "lazy_recover", "count": 100}
-CARELESS: dict[str, Any] = {"program": "careless", "environ": {"FTCOMM_DEBUG": "checkpoints"}}
+CARELESS: dict[str, Any] = {"program": "careless"}
+WATCHED = {"verify": "checkpoints"}
 
 
 def test_a_new_process_loads_what_was_given_and_not_what_the_users_made_of_it(bench: Bench) -> None:
@@ -41,7 +42,7 @@ def test_the_next_checkpoint_names_the_array_that_was_written_to_on_all_ranks(
     bench: Bench,
 ) -> None:
     """Seen to fail if a watched state is compared only where it is packed."""
-    with bench.job(Plan(3, CARELESS, exits=(82,) * 3)) as job:
+    with bench.job(Plan(3, CARELESS, settings=WATCHED, exits=(82,) * 3)) as job:
         job.run()
         texts = [path.read_text() for path in sorted(job.folder.glob("[0-2].*.log"))]
     assert all("StateChangedError: state['w'][1] was written to after" in text for text in texts)
@@ -49,7 +50,7 @@ def test_the_next_checkpoint_names_the_array_that_was_written_to_on_all_ranks(
 
 def test_a_new_process_is_not_given_what_was_written_to(bench: Bench) -> None:
     """Seen to fail if a watched state is not compared when it is packed."""
-    with bench.job(Plan(3, CARELESS, ("1.1.0.0@enter",), exits=(82,) * 3)) as job:
+    with bench.job(Plan(3, CARELESS, ("1.1.0.0@enter",), WATCHED, exits=(82,) * 3)) as job:
         job.run()
         text = (job.folder / "0.0.log").read_text()
     assert "StateChangedError: state['w'][1] was written to after" in text

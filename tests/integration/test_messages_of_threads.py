@@ -334,7 +334,7 @@ def test_what_is_sent_when_all_have_come_to_a_close_raises(held: threading.Event
 def test_what_is_held_up_for_a_plan_raises_when_its_rank_leaves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Ctrl-C has ended a checkpoint between this rank's report and the plan, for example."""
+    """An error has ended a checkpoint between this rank's report and the plan, for example."""
     waits, wait = threading.Event(), MessagePort._move_to_wait_for
     raised: list[BaseException] = []
 
@@ -378,7 +378,7 @@ def test_a_thread_that_hears_of_the_end_leaves_the_engine_to_the_call_that_uses_
     """Rank 1 leaves while rank 0 is in a call, and another thread of it in a receive."""
     ranks: dict[int, ftcomm.Communicator] = {}
     heard, running, raised = threading.Event(), list[bool](), list[type[BaseException]]()
-    heed, leave = MessageCalls.heed, CallGuard.__exit__
+    heed, leave = MessageCalls.heed, CallGuard.heed
 
     def is_running() -> bool:
         engine: Any = ranks[0]._session.engine
@@ -388,14 +388,14 @@ def test_a_thread_that_hears_of_the_end_leaves_the_engine_to_the_call_that_uses_
         heed(calls, error)
         heard.set()
 
-    def leave_after_it(guard: CallGuard, kind: Any, error: BaseException | None, at: Any) -> None:
-        if isinstance(error, ftcomm.RankLostError):
+    def leave_after_it(guard: CallGuard, error: BaseException) -> None:
+        if guard.lock.is_held_here:
             heard.wait()
             running.append(is_running())
-        leave(guard, kind, error, at)
+        leave(guard, error)
 
     monkeypatch.setattr(MessageCalls, "heed", heed_and_tell)
-    monkeypatch.setattr(CallGuard, "__exit__", leave_after_it)
+    monkeypatch.setattr(CallGuard, "heed", leave_after_it)
 
     def attempt(call: Callable[[], object]) -> None:
         try:

@@ -1,7 +1,6 @@
 """Nonblocking calls in flight when something ends: the job, an incarnation, a wait."""
 
 import re
-import signal
 import subprocess
 import sys
 from typing import Any
@@ -143,18 +142,3 @@ def test_histories_say_of_nonblocking_calls_what_they_say_of_others(bench: Bench
 
 def _status_of(job: Job, worker: str) -> list[int]:
     return [event["status"] for event in job.of("exit") if event["worker"] == worker]
-
-
-def test_ctrl_c_in_a_wait_costs_no_epoch(bench: Bench) -> None:
-    program = {"program": "interrupted_wait", "gates": {"0:0.0": "gate"}}
-    with bench.job(Plan(3, program)) as job:
-        job.start_tracker()
-        job.start_all()
-        all_at_gate(job, "gate", 1)
-        job.wait_for("waiting", rank=1)
-        job.kill(1, signal.SIGINT)
-        assert job.wait_for("interrupted", rank=1)["done"] is False
-        job.open_gate("gate")
-        job.finish()
-        assert {event["epoch"] for event in job.of("result")} == {1}
-        assert len({event["sha"] for event in job.of("end")}) == 1

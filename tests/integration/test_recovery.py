@@ -1,6 +1,5 @@
 """Recovery of real processes, where the list of scenarios leaves off."""
 
-import signal
 from typing import Any
 
 import pytest
@@ -55,27 +54,6 @@ def test_who_has_closed_serves_a_rank_that_lags(bench: Bench) -> None:
     bench.run(Plan(3, broadcasts, ("2.1.0.0@half_received", "0.1.0.0@done")))
 
 
-def test_a_keyboard_interrupt_leaves_the_position_and_the_call_can_be_made_again(
-    bench: Bench,
-) -> None:
-    program = {"program": "interrupted", "gates": {"0:0.1": "gate"}}
-    with bench.job(Plan(3, program)) as job:
-        job.start_tracker()
-        job.start_all()
-        all_at_gate(job, "gate", 1)
-        job.wait_for("enter", rank=2, pos="0.1")
-        job.wait_for("enter", rank=1, pos="0.1")
-        job.kill(1, signal.SIGINT)
-        assert job.wait_for("interrupted", rank=1)["pos"] == "0.1"
-        job.open_gate("gate")
-        job.finish()
-        # If half of a frame was on a link, the call is made again on new ones; all do it together.
-        epochs = {event["epoch"] for event in job.of("result") if event["pos"] == "0.1"}
-        assert epochs in ({1}, {2})
-        assert len({event["sha"] for event in job.of("end")}) == 1
-        assert {event["rank"] for event in job.of("end")} == {0, 1, 2}
-
-
 def test_a_call_that_was_executed_but_not_completed_can_be_made_again(bench: Bench) -> None:
     """Another has completed it and goes on: the second attempt is served what that one has.
 
@@ -83,10 +61,25 @@ def test_a_call_that_was_executed_but_not_completed_can_be_made_again(bench: Ben
     """
     job = bench.run(Plan(3, {"program": "unlogged"}))
     (incident,) = job.incidents()
-    assert (
-        incident["reason"] == "rank 1 needs new links: a call was cut short by KeyboardInterrupt()"
-    )
+    assert incident["reason"] == "rank 1 needs new links: a call was cut short by MemoryError()"
     assert (incident["replayed"], incident["fetched"]) in {(1, 1), (2, 2)}
+
+
+@pytest.mark.parametrize("how", ["call", "wait", "message"])
+def test_ctrl_c_in_a_call_ends_this_rank_s_part(bench: Bench, how: str) -> None:
+    program = {"program": "interrupted", "how": how, "gates": {"0:0.1": "gate"}}
+    settings = {"replace_within": 0}
+    with bench.job(Plan(2, program, settings=settings, exits=(1, 73), restart=False)) as job:
+        job.start_tracker()
+        job.start_all()
+        all_at_gate(job, "gate", 1)
+        said = job.wait_for("interrupted", rank=1)
+        job.open_gate("gate")
+        job.finish()
+        assert (said["is_over"], said["left"]) == (True, [])
+        text = (job.folder / "0.0.log").read_text()
+    assert "RankLostError" in text
+    assert "KeyboardInterrupt" in text
 
 
 def test_an_error_of_the_job_is_raised_again_and_the_process_can_go_on(bench: Bench) -> None:

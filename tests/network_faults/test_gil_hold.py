@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ftcomm_chaos.faults import gil_hold
 from tests.conformance.plans import worker_environment
+from tests.network_faults import gil_hold
 from tests.network_faults.jobs import Job, Reference, job
 
 pytestmark = pytest.mark.process

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 import trio
 
-from ftcomm_chaos.faults.impairment_proxy import MAX_HELD_BYTES, Proxy
-from ftcomm_chaos.faults.impairments import FIN, RST, Impairments
+from tests.network_faults.impairment_proxy import MAX_HELD_BYTES, Proxy
+from tests.network_faults.impairments import FIN, RST, Impairments
 
 pytestmark = pytest.mark.trio
 

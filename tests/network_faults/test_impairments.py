@@ -5,7 +5,7 @@ from itertools import accumulate, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftcomm_chaos.faults.impairments import FAIR, FIN, RST, ImpairedStream, Impairments, Piece
+from tests.network_faults.impairments import FAIR, FIN, RST, ImpairedStream, Impairments, Piece
 
 DATA = bytes(range(256)) * 4
 CHUNKS = st.lists(st.integers(0, len(DATA)), max_size=8).map(

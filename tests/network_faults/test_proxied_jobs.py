@@ -12,9 +12,9 @@ import pytest
 import trio
 
 from ftcomm.errors import CollectiveMismatchError
-from ftcomm_chaos.faults.impairment_proxy import Proxy
-from ftcomm_chaos.faults.impairments import FIN, RST, Impairments
-from ftcomm_chaos.faults.unused_port import unused_port
+from tests.helpers.unused_port import unused_port
+from tests.network_faults.impairment_proxy import Proxy
+from tests.network_faults.impairments import FIN, RST, Impairments
 from tests.network_faults.jobs import Job, Reference, job
 
 pytestmark = [pytest.mark.trio, pytest.mark.process]

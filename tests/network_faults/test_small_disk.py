@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from ftcomm.errors import ConfigError
-from ftcomm_chaos.faults.small_disk import SmallDisk, missing
 from tests.conformance.plans import worker_environment
 from tests.helpers.forker import die_with_parent
 from tests.network_faults.jobs import Reference, job
+from tests.network_faults.small_disk import SmallDisk, missing
 
 pytestmark = pytest.mark.process
 

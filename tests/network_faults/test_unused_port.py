@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ftcomm_chaos.faults import unused_port as module
-from ftcomm_chaos.faults.unused_port import unused_port
+from tests.helpers import unused_port as module
+from tests.helpers.unused_port import unused_port
 
 HOST = "127.0.0.1"
 

@@ -60,12 +60,15 @@ SMALL_FILE = 60  # lines below which a file with one importer is a jump for litt
 # Small files with one importer whose name is worth the jump, and why.
 WORTH_THE_JUMP = {
     "chaos/ftcomm_chaos/cli.py": "imported when a command runs; its importer stays light",
+    "chaos/ftcomm_chaos/commands/check.py": "a command of its own, beside run",
     "chaos/ftcomm_chaos/entry.py": "the entry point of the installed command",
     "ftcomm/diagnostics/output_buffering.py": "a reason of its own: one system call for each line",
     "ftcomm/engine/runs/closing.py": "the last collective, beside the other runs",
     "ftcomm/recovery/known_roster.py": "a law of its own (R19)",
     "ftcomm/torch/distributed/ddp_guard.py": "the one place that reads frames of torch",
     "ftcomm/torch/lightning/metrics.py": "imports torchmetrics, which may be missing",
+    "tracker/ftcomm_tracker/cli/ftcomm_group.py": "the other command, imported when it runs",
+    "tracker/ftcomm_tracker/launcher/spare_roles.py": "a rule with a reason of its own",
 }
 
 BOUNDS = {

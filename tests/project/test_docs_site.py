@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = [*sorted(DOCS.glob("*.md")), ROOT / "README.md"]
+PAGES = [*sorted(DOCS.rglob("*.md")), ROOT / "README.md"]
 TOCTREE = re.compile(r"```\{toctree\}\n(.*?)```", re.DOTALL)
 LINK = re.compile(r"\]\((?P<path>[^)#:]*\.md)?(?:#(?P<anchor>[^)]*))?\)")
 LOOKUPS = DOCS / "where_is_what.md"
@@ -51,7 +51,8 @@ def defined_names(path: Path) -> set[str]:
 def test_every_document_is_in_one_toctree() -> None:
     trees = TOCTREE.findall((DOCS / "index.md").read_text(encoding="utf-8"))
     entries = [line for tree in trees for line in tree.splitlines() if line[:1].isalpha()]
-    assert sorted(entries) == sorted({path.stem for path in DOCS.glob("*.md")} - {"index"})
+    pages = {path.relative_to(DOCS).with_suffix("").as_posix() for path in DOCS.rglob("*.md")}
+    assert sorted(entries) == sorted(pages - {"index"})
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
@@ -69,7 +70,7 @@ def test_the_lookups_lead_to_code() -> None:
     text = LOOKUPS.read_text(encoding="utf-8")
     rows = re.findall(r"^\| (.*) \|$", text.partition("\n## ")[0], re.MULTILINE)
     lookups = [row.split(" | ") for row in rows if "`" in row]
-    paths = re.findall(r"`([\w/]+\.\w+)`", text)
+    paths = re.findall(r"`(\w+/[\w/]+\.\w+)`", text)
     missing = [
         name.strip("`")
         for _, path, name, _ in lookups

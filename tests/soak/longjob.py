@@ -27,7 +27,7 @@ MORTAL = ("1", "2", "spare-0")
 SAMPLE_EVERY_S = 1.0
 SAMPLES_A_KILL = 5  # an incarnation is sampled a few times before it ends
 END_WITHIN_S = 120.0  # from the order to stop; a busy machine may take seconds
-UNLIMITED = "1000000"  # restarts and incarnations
+UNLIMITED = "1000000"  # restarts
 
 
 class LongJob:
@@ -50,8 +50,7 @@ class LongJob:
             "1",
         ]
         command += ["--state-dir", str(folder / "state"), "--max-restarts", UNLIMITED]
-        command += ["--max-incarnations", UNLIMITED, "--"]
-        command += ["/bin/sh", "-c", NOTE_PID, str(folder)]
+        command += ["--", "/bin/sh", "-c", NOTE_PID, str(folder)]
         command += [sys.executable, "-m", "tests.soak.worker", str(folder / "stop")]
         with (folder / "output").open("wb") as output:
             self.process = subprocess.Popen(

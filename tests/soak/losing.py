@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ftcomm_chaos.commands.run import REPORT
 from ftcomm_chaos.faults.processes import adopt_orphans
 from ftcomm_chaos.report.verdict import RunExit
 from tests.conformance.plans import ROOT, worker_environment
@@ -63,7 +64,7 @@ class LosingSession:
     def command(self) -> list[str]:
         """The command of the session."""
         chaos = [sys.executable, "-m", "ftcomm_chaos", "run", *self.way.options()]
-        chaos += ["--seed", str(self.seed), "--keep", str(self.folder / "kept"), "--json", "--"]
+        chaos += ["--seed", str(self.seed), "--keep", str(self.folder / "kept"), "--"]
         work = [str(self.way.versions), str(self.way.pause_s)]
         return [*chaos, sys.executable, *self.script, *work]
 
@@ -114,7 +115,7 @@ class LosingSession:
         """Its exit status; None if it does not end."""
         end = time.monotonic() + self.way.limit_s + OTHER_RUNS_S
         with (
-            (self.folder / "report.json").open("wb") as output,
+            (self.folder / "report.txt").open("wb") as output,
             (self.folder / "said.txt").open("wb") as said,
             subprocess.Popen(
                 self.command(),
@@ -141,8 +142,8 @@ class LosingSession:
 
     def _document(self) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = json.loads((self.folder / "report.json").read_text())
-        except ValueError:
+            found: dict[str, Any] = json.loads((self.folder / "kept" / REPORT).read_text())
+        except (OSError, ValueError):
             return {"reasons": [], "runs": []}
         return found
 

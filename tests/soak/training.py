@@ -21,7 +21,7 @@ STEPS = 3  # small sums a version
 def main() -> None:
     """Train from the newest checkpoint to the last version."""
     versions, pause_s = int(sys.argv[1]), float(sys.argv[2])
-    has_faults = Path(os.environ["FTCOMM_CHAOS_OUT"]).parent.name.startswith("run-")
+    has_faults = Path(os.environ["FTCOMM_HISTORY"]).parent.name.startswith("run-")
     pause = threading.Event()
     with ftcomm.init() as comm:
         version, state, local = comm.load_checkpoint(np.zeros(SMALL), np.zeros(1))

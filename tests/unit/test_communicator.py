@@ -17,6 +17,7 @@ import pytest
 
 import ftcomm
 from ftcomm import join
+from ftcomm.api.call_guard import CallLock
 from ftcomm.config.environment import JOINED
 from ftcomm.control.hub import Hub
 from ftcomm.engine.engine import DistributedEngine
@@ -219,9 +220,9 @@ def test_a_load_whose_state_cannot_be_returned_ends_the_communicator(
     comm: ftcomm.Communicator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The prelude has ended, so it cannot be called again; without the state nothing can go on."""
-    interrupted = mock.Mock(side_effect=KeyboardInterrupt)
-    monkeypatch.setattr("ftcomm.api.checkpoints.unpack_state", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    no_room = mock.Mock(side_effect=MemoryError)
+    monkeypatch.setattr("ftcomm.api.checkpoints.unpack_state", no_room)
+    with pytest.raises(MemoryError):
         comm.load_checkpoint(default=1)
     assert (position(comm), comm.is_over) == ((0, 0), True)
 
@@ -338,16 +339,15 @@ def test_a_call_that_begins_while_another_thread_ends_all_is_refused(
     comm: ftcomm.Communicator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has looked whether the communicator is open, and has yet to enter."""
-    guard = comm._session.guard
-    reached = guard._reached
+    take = CallLock.take
 
-    def ended_meanwhile() -> Any:
+    def ended_meanwhile(lock: CallLock) -> bool:
         thread = threading.Thread(target=comm.abort, args=("another thread leaves",))
         thread.start()
         thread.join()
-        return reached()
+        return take(lock)
 
-    monkeypatch.setattr(guard, "_reached", ended_meanwhile)
+    monkeypatch.setattr(CallLock, "take", ended_meanwhile)
     with pytest.raises(ClosedError):
         comm.allreduce(1)
 

@@ -1,7 +1,5 @@
 """``ftcomm-chaos check``: judge recorded histories."""
 
-import dataclasses
-import json
 import sys
 from pathlib import Path
 
@@ -19,8 +17,7 @@ FOLDER = click.Path(path_type=Path)
 @click.command()
 @click.argument("folder", type=FOLDER)
 @click.option("--reference", type=FOLDER, help="A history of the same job in peace.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def check(folder: Path, reference: Path | None, *, as_json: bool) -> None:
+def check(folder: Path, reference: Path | None) -> None:
     """Check the histories that FTCOMM_HISTORY=FOLDER has left.
 
     Exit status: 0 all rules hold, 1 one is broken, 2 there is nothing to check, 3 something
@@ -30,20 +27,17 @@ def check(folder: Path, reference: Path | None, *, as_json: bool) -> None:
         history = read_history(folder)
         peace = None if reference is None else read_history(reference)
     except HistoryError as error:
-        _say(_shown(str(error)), {"error": str(error)}, as_json=as_json)
+        click.echo(_shown(str(error)))
         sys.exit(UNREADABLE)
     for name, read in ((folder, history), (reference, peace)):
         if read is not None and not read.records:
-            text = f"{_shown(str(name))}: no incarnation is recorded there - set FTCOMM_HISTORY"
-            _say(text, {"error": text}, as_json=as_json)
+            click.echo(
+                f"{_shown(str(name))}: no incarnation is recorded there - set FTCOMM_HISTORY"
+            )
             sys.exit(NOTHING)
     violations = checkers.check(history, peace)
-    _say(_text(history, violations), _document(history, violations), as_json=as_json)
+    click.echo(_text(history, violations))
     sys.exit(BROKEN if violations else HOLDS)
-
-
-def _say(text: str, document: dict[str, object], *, as_json: bool) -> None:
-    click.echo(json.dumps({"format": 1, **document}) if as_json else text)
 
 
 def _shown(text: str) -> str:
@@ -62,14 +56,3 @@ def _text(history: History, violations: list[RuleViolation]) -> str:
     )
     tail = "FAILED" if violations else f"all {len(RULES)} rules hold"
     return "\n".join([head, *(_shown(str(violation)) for violation in violations), tail])
-
-
-def _document(history: History, violations: list[RuleViolation]) -> dict[str, object]:
-    return {
-        "ok": not violations,
-        "ranks": history.size,
-        "incarnations": len(history.records),
-        "killed": [record.name for record in history.killed],
-        "calls": _calls(history),
-        "findings": [dataclasses.asdict(violation) for violation in violations],
-    }

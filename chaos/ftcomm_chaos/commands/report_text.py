@@ -1,4 +1,4 @@
-"""The report of a session for a terminal, and as JSON."""
+"""The report of a session for a terminal, and the document that a kept folder has of it."""
 
 from collections.abc import Iterable
 from typing import Any

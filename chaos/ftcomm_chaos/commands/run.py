@@ -6,7 +6,8 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -19,7 +20,6 @@ from ftcomm.config.job_settings import MAX_SPARES, SETTINGS
 from ftcomm.config.plurals import counted
 from ftcomm.errors import ConfigError
 from ftcomm.protocol.field_types import MAX_WORLD_SIZE
-from ftcomm_chaos.commands.progress_line import ProgressLine
 from ftcomm_chaos.commands.report_html import report_page
 from ftcomm_chaos.commands.report_text import document, report_text
 from ftcomm_chaos.faults.processes import adopt_orphans
@@ -32,12 +32,12 @@ from ftcomm_chaos.runner.random_plan import random_plan
 from ftcomm_chaos.runner.session import RunRequest, RunSession, run_session
 from ftcomm_chaos.runner.spot_trace import losses, read_trace
 from ftcomm_tracker.cli.main import run as run_job
-from ftcomm_tracker.cli.options import COMMAND_LAST, WORKER_COMMAND, CommandStarter
+from ftcomm_tracker.cli.options import COMMAND_LAST, WORKER_COMMAND
+from ftcomm_tracker.launcher.live_area import LiveArea
 from ftcomm_tracker.server.open_job import naming_options
 
 _UNITS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _FILE = click.Path(dir_okay=False, path_type=Path)
-USUAL_KILL_EVERY_S = 2.0
 OWN_OPTIONS = ("state-dir", "workers")
 FLAGS = {  # options of `run` without a value: with one, it would be taken for the command
     name
@@ -51,18 +51,17 @@ REFUSED = {  # options of `run` that are not for -o: why, and what to do
     "resume": ("each run begins a job, and goes on after a loss of all", "leave it out"),
 }
 PATIENCE = ("max-restarts", "restart-window")  # not `serve`'s, but `supervise`'s
+REPORT = "report.json"  # in the folder of --keep
+LOG_EVERY_S = 60.0  # of a session whose output is not a terminal
 LATE_SIGNALS_S = 0.05
-UNLIMITED = "1000000"  # incarnations, attempts: more than a run comes to
+UNLIMITED = "1000000"  # attempts: more than a run comes to
 EACH_VERSION = "1v"
 STORE_VARIABLE = "FTCOMM_CHECKPOINT"
 EPILOG = """\b
 Examples:
-  ftcomm-chaos run --kill-every 2s -n 4 python train.py
-  ftcomm-chaos run --random --seed 7 --duration 60s -n 4 --html report.html python train.py
-  ftcomm-chaos run --plan plan.json -n 4 --compare model.npy python train.py {out}/model.npy
+  ftcomm-chaos run --kill-every 2s -n 4 --html report.html python train.py
   ftcomm-chaos run --lose-all 20s --kill-every 5s -n 4 python train.py
-  ftcomm-chaos run --spares 1 --kill-every 3s -n 4 python train.py
-  ftcomm-chaos run --trace spot.csv --duration 10m --min-lost 20 -n 8 python train.py
+  ftcomm-chaos run --trace spot.csv --duration 10m -n 8 python train.py
 
 \b
 Ends with 0 if the results agree bitwise and everything else held; 1 if something did not;
@@ -90,6 +89,41 @@ class Duration(click.ParamType[float]):
 TIME = Duration()
 
 
+class ProgressLine:
+    """Writes lines that stay, and one line of progress.
+
+    On a terminal the progress is redrawn in place.  Elsewhere, as in a log of CI, it becomes a line
+    of its own once in `LOG_EVERY_S`.
+    """
+
+    def __init__(
+        self,
+        *,
+        is_terminal: bool,
+        clock: Callable[[], float] = time.monotonic,
+        width: Callable[[], int] | None = None,
+    ) -> None:
+        """Args: `width` is of the terminal, in columns; None asks it."""
+        self._area = LiveArea(width) if is_terminal else None
+        self._clock = clock
+        self._logged_at = clock()
+
+    def say(self, text: str) -> None:
+        """Write a line that stays; the progress goes, since it is of what came before."""
+        if self._area is not None:
+            click.echo(self._area.erase(), err=True, nl=False)
+        click.echo(f"ftcomm-chaos: {printable(text)}", err=True)
+        self._logged_at = self._clock()
+
+    def show(self, text: str) -> None:
+        """Show the progress of a run, in place of what was shown before."""
+        if self._area is not None:
+            self._area.set_status(f"ftcomm-chaos:   {printable(text)}")
+            click.echo(self._area.erase() + self._area.draw(), err=True, nl=False)
+        elif self._clock() >= self._logged_at + LOG_EVERY_S:
+            self.say(f"  {text}")
+
+
 @dataclass(frozen=True, slots=True)
 class GivenOptions:
     """The options as they were given."""
@@ -97,7 +131,6 @@ class GivenOptions:
     command: tuple[str, ...]
     world_size: int
     plan: Path | None
-    random: bool
     kill_every: float | None
     stop_every: float | None
     stop_for: float
@@ -107,7 +140,6 @@ class GivenOptions:
     spares: int
     trace: Path | None
     trace_speed: float | None
-    min_lost: int | None
     seed: int
     duration: float | None
     limit: float | None
@@ -116,92 +148,87 @@ class GivenOptions:
     settings: tuple[str, ...]
     keep: Path | None
     html: Path | None
-    as_json: bool
 
 
 @click.command(
     epilog=EPILOG,
     short_help="Break your own job, and compare what it returns.",
     context_settings=COMMAND_LAST,
-    cls=CommandStarter,
 )
 @click.option(
-    "-n", "--workers", "world_size", type=click.IntRange(1, MAX_WORLD_SIZE), required=True
+    "-n",
+    "--workers",
+    "world_size",
+    type=click.IntRange(1, MAX_WORLD_SIZE),
+    required=True,
+    metavar="N",
+    help="Number of workers",
 )
 @click.option(
-    "--plan",
-    type=_FILE,
-    help="Faults as JSON (docs/chaos.md); positions count incarnations from 0, reports from 1.",
+    "--kill-every", type=TIME, metavar="TIME", help="Mean time between kills of random workers"
 )
-@click.option("--random", is_flag=True, help="Random kills [default: every 2 s].")
-@click.option("--kill-every", type=TIME, help="Mean time between SIGKILLs of a random worker.")
-@click.option("--stop-every", type=TIME, help="Mean time between SIGSTOPs of a random worker.")
+@click.option(
+    "--stop-every", type=TIME, metavar="TIME", help="Mean time between stops of random workers"
+)
 @click.option(
     "--stop-for",
     type=TIME,
+    metavar="TIME",
     default=1.0,
-    show_default=True,
-    help="How long a worker stays stopped, until SIGCONT.",
-)
-@click.option("--tracker-kill-every", type=TIME, help="SIGKILL and restart of the tracker.")
-@click.option(
-    "--lose-tracker-disk",
-    type=TIME,
-    metavar="TIME",
-    help="SIGKILL of the tracker, about so often, and removal of its directory; then serve"
-    " --rebuild takes its place. Not with --lose-all.",
+    help="How long one stays stopped [default: 1s]",
 )
 @click.option(
-    "--lose-all",
-    type=TIME,
-    metavar="TIME",
-    help="SIGKILL of all workers and the tracker at once, about so often; then the same command"
-    " goes on from the newest checkpoint of the run's own store.",
+    "--tracker-kill-every", type=TIME, metavar="TIME", help="Mean time between kills of the tracker"
+)
+@click.option(
+    "--lose-all", type=TIME, metavar="TIME", help="Mean time between losses of everything"
+)
+@click.option("--lose-tracker-disk", type=TIME, hidden=True)  # what `serve --rebuild` is for
+@click.option("--plan", type=_FILE, metavar="FILE", help="Faults as JSON (docs/chaos.md)")
+@click.option(
+    "--trace", type=_FILE, metavar="FILE", help="Machines that come and go: ms,add|remove,node"
+)
+@click.option(
+    "--trace-speed",
+    type=click.FloatRange(0.001),
+    metavar="FACTOR",
+    help="Of the trace [default: by --duration, else 1]",
 )
 @click.option(
     "--spares",
     type=click.IntRange(0, MAX_SPARES),
     default=0,
-    show_default=True,
-    help="Number of spare workers; random faults hit them too.",
+    metavar="N",
+    help="Spare workers; random faults hit them too",
 )
-@click.option("--trace", type=_FILE, help="Replay machines that come and go: ms,add|remove,node.")
-@click.option("--trace-speed", type=click.FloatRange(0.001), help="[default: from --duration].")
+@click.option("--seed", default=0, metavar="N", help="Of all random choices [default: 0]")
 @click.option(
-    "--min-lost",
-    type=click.IntRange(1),
-    help="Fail the run if fewer workers were lost: it tests nothing [default: 1].",
+    "--duration", type=TIME, metavar="TIME", help="How long to break things [default: one job]"
 )
-@click.option("--seed", default=0, show_default=True, help="Seed of all random choices.")
-@click.option("--duration", type=TIME, help="How long to break things [default: one job].")
-@click.option("--limit", type=TIME, help="Time limit for one job; longer counts as a hang.")
-@click.option("--compare", help="File that the script writes to {out} [default: last result].")
-@click.option(
-    "--chdir",
-    is_flag=True,
-    help="Run the script in {out}, a folder of its own.",
-)
+@click.option("--limit", type=TIME, metavar="TIME", help="A job that takes longer hangs")
+@click.option("--compare", metavar="FILE", help="Result that the script writes to {out}")
+@click.option("--chdir", is_flag=True, help="Run the script in {out}, a folder of its own")
 @click.option(
     "-o",
     "--option",
     "settings",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Option for `ftcomm-tracker run`, e.g. -o detect-within=1.",
+    help="Of `ftcomm-tracker run`: -o detect-within=1",
 )
 @click.option(
     "--keep",
     type=click.Path(file_okay=False, path_type=Path),
-    help="New folder for all that is written [default: kept unless all is well].",
+    metavar="DIR",
+    help="Logs and records [default: kept if not all is well]",
 )
-@click.option("--html", type=_FILE, help="Write a page with a timeline.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--html", type=_FILE, metavar="FILE", help="Write a page with a timeline too")
 @WORKER_COMMAND
 def run(**given: Any) -> None:
     """Run COMMAND as N workers without faults, then with faults, and compare.
 
-    Options of this command stand before COMMAND; whatever follows COMMAND is passed to it.
-    {out} in COMMAND, and FTCOMM_CHAOS_OUT, name a folder that each run has for itself.
+    {out} in COMMAND names a folder that each run has for itself. Without --compare the last
+    results of the runs are compared.
     """
     asked = GivenOptions(**given)
     try:
@@ -240,7 +267,7 @@ def _plan(asked: GivenOptions) -> list[dict[str, Any]]:
     """The faults of the options, as a plan file says them."""
     kills = (asked.kill_every, asked.stop_every, asked.tracker_kill_every)
     losses = (asked.lose_tracker_disk, asked.lose_all)
-    at_random = asked.random or any((*kills, *losses))
+    at_random = any((*kills, *losses))
     if sum([asked.plan is not None, at_random, asked.trace is not None]) != 1:
         raise ConfigError(
             "what to break is not said, or twice",
@@ -257,7 +284,7 @@ def _plan(asked: GivenOptions) -> list[dict[str, Any]]:
     if not at_random:
         return []
     return random_plan(
-        kill_every_s=asked.kill_every or (USUAL_KILL_EVERY_S if asked.random else None),
+        kill_every_s=asked.kill_every,
         stop_every_s=asked.stop_every,
         stop_for_s=asked.stop_for,
         tracker_every_s=asked.tracker_kill_every,
@@ -280,18 +307,15 @@ def _folder(asked: GivenOptions) -> Path:
 def _request(asked: GivenOptions) -> RunRequest:
     """Check the request; make its folder once every check has passed."""
     trace = [] if asked.trace is None else read_trace(asked.trace)
-    if asked.trace is None and (asked.min_lost or asked.trace_speed):
-        raise ConfigError(
-            "--min-lost and --trace-speed are for a trace", remedy="give --trace too, or neither"
-        )
-    least = asked.min_lost or 1
+    if asked.trace is None and asked.trace_speed:
+        raise ConfigError("--trace-speed is for a trace", remedy="give --trace too, or neither")
     speed = asked.trace_speed or 1.0
     if trace and asked.trace_speed is None and asked.duration is not None:
         speed = max(trace[-1].at_s / asked.duration, 0.001)
-    if trace and (lost := losses(trace, asked.world_size + asked.spares)) < least:
+    workers = asked.world_size + asked.spares
+    if trace and not losses(trace, workers):
         raise ConfigError(
-            f"the trace takes {counted(lost, 'worker')} of {asked.world_size + asked.spares},"
-            f" and --min-lost is {least}",
+            f"the trace takes none of {counted(workers, 'worker')}",
             remedy="take more workers, or another trace",
         )
     compare = None if asked.compare is None else _inside(asked.compare)
@@ -305,8 +329,7 @@ def _request(asked: GivenOptions) -> RunRequest:
         folder=Path("reference"),
         world_size=asked.world_size,
         command=_found_from_elsewhere(asked.command) if asked.chdir else asked.command,
-        # We kill as often as the plan says: the patience of a job is not what is tested.
-        options=("--max-incarnations", UNLIMITED, *options),
+        options=tuple(options),
         patience=("--max-restarts", "10", *patience),
         environment=_environment(),
         in_out=asked.chdir,
@@ -322,7 +345,6 @@ def _request(asked: GivenOptions) -> RunRequest:
         duration_s=asked.duration,
         limit_s=asked.limit,
         compare=compare,
-        least=least,
     )
 
 
@@ -429,7 +451,8 @@ async def _until_signal(request: RunRequest, progress: ProgressLine) -> RunSessi
 
 
 def _report(asked: GivenOptions, session: RunSession, folder: Path) -> None:
-    click.echo(json.dumps(document(session)) if asked.as_json else report_text(session))
+    (folder / REPORT).write_text(json.dumps(document(session)), encoding="utf-8")
+    click.echo(report_text(session))
     if asked.html is not None:  # last: what fails here must not cost the report above
         try:
             asked.html.write_text(report_page(session), encoding="utf-8")

@@ -8,9 +8,8 @@ undoes it if its entry says for how long it lasts.
 
 import contextlib
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ftcomm.errors import ConfigError
@@ -18,12 +17,12 @@ from ftcomm.errors import ConfigError
 if TYPE_CHECKING:
     import trio
 
+    from ftcomm_chaos.faults.network_namespaces import NamespaceHosts
     from ftcomm_chaos.faults.processes import JobProcess
 
 RANDOM = "random"
 ALL = "all"
 TRACKER = "tracker"
-EXACT = 1 << 53  # whole numbers below are floats without loss
 
 
 class NotDeliveredError(Exception):
@@ -66,7 +65,6 @@ class Preparation:
     """Start of one run; a fault that needs machinery changes it.
 
     Attributes:
-        folder: for the faults' own files of this run.
         workers: all worker ids.
         spares: those that begin without a rank.
         nursery: for tasks that live as long as the run.
@@ -74,44 +72,27 @@ class Preparation:
         options: for ``ftcomm-tracker run`` or ``serve``.
         own_tracker: the tracker is a process of its own (`serve`), and so is each worker's
             supervisor; else ``ftcomm-tracker run`` is all of them.
-        worker_variables: by worker id, set last, after those that the launcher sets.
-        worker_prefix: by worker id, a command that is put before the user's own, and execs it.
-        supervisor_prefix: by worker id, the same for its supervisor, with an own tracker.
-        tracker_variables: for an own tracker.
+        supervisor_prefix: by worker id, a command that is put before its supervisor's, with an own
+            tracker, and execs it.
+        tracker_options: for ``serve`` of an own tracker.
         tracker_prefix: the same for the own tracker's command.
-        on_tracker: called with the own tracker's address ``host:port`` once it serves, and before
-            the first worker starts.
-        shared: what several faults of one run make once, by name.
-        state_dir: where the tracker keeps its state.
+        hosts: of all processes, where a fault has made them.
     """
 
-    folder: Path
     workers: tuple[str, ...]
     nursery: "trio.Nursery"
     at_end: contextlib.ExitStack
     options: list[str] = field(default_factory=list)
     own_tracker: bool = False
-    worker_variables: dict[str, dict[str, str]] = field(default_factory=dict)
-    worker_prefix: dict[str, list[str]] = field(default_factory=dict)
     supervisor_prefix: dict[str, list[str]] = field(default_factory=dict)
-    tracker_variables: dict[str, str] = field(default_factory=dict)
+    tracker_options: list[str] = field(default_factory=list)
     tracker_prefix: list[str] = field(default_factory=list)
-    on_tracker: list[Callable[[str], Awaitable[None]]] = field(default_factory=list)
-    shared: dict[str, object] = field(default_factory=dict)
+    hosts: "NamespaceHosts | None" = None
     spares: tuple[str, ...] = ()
-    state_dir: Path = field(default_factory=Path)
-
-    def set_variable(self, worker: str, name: str, value: str) -> None:
-        """Set an environment variable of one worker."""
-        self.worker_variables.setdefault(worker, {})[name] = value
 
 
 class RunningJob(Protocol):
     """The run, as a fault sees it while it goes on."""
-
-    @property
-    def folder(self) -> Path:
-        """The folder that `Preparation` named."""
 
     @property
     def workers(self) -> tuple[str, ...]:
@@ -142,9 +123,6 @@ class RunningJob(Protocol):
 
     async def resume(self) -> None:
         """Give the same command again after everything was lost."""
-
-    tracker_may_end: bool
-    """The own tracker may end by itself, as it would not without a fault; the job is not over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,45 +175,25 @@ class LibraryFault(Fault, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One value that a kind of fault takes.
+    """One choice that a kind of fault leaves.
 
     Attributes:
-        default: its type is the parameter's; a float takes whole numbers too.
-        text: what it means, with its unit.
-        lowest, highest: bounds of a number.
-        choices: the only values of a text, empty for any.
+        text: what it means.
+        choices: of words; the first is the default.
     """
 
-    default: bool | float | str
     text: str
-    lowest: float = 0.0
-    highest: float = 1e12
-    choices: tuple[str, ...] = ()
+    choices: tuple[str, ...]
 
-    def check(self, value: object) -> bool | float | str:
-        """`value` in the parameter's own type.
+    def check(self, value: object) -> str:
+        """`value`, if it is one of the words.
 
         Raises:
-            ConfigError: it is none; the text says what would be.
+            ConfigError: it is none.
         """
-        wanted = type(self.default)
-        if wanted is float and type(value) is int and abs(value) < EXACT:
-            value = float(value)
-        if not isinstance(value, bool | int | float | str) or type(value) is not wanted:
-            raise ConfigError(f"is {value!r}, must be {_TYPE_NAMES[wanted]}: {self.text}")
-        if isinstance(value, str) and self.choices and value not in self.choices:
+        if not isinstance(value, str) or value not in self.choices:
             raise ConfigError(f"is {value!r}, must be one of {', '.join(self.choices)}")
-        if isinstance(value, int | float) and not self.lowest <= value <= self.highest:
-            raise ConfigError(f"is {value}, must be {self.lowest:g} to {self.highest:g}")
         return value
-
-
-_TYPE_NAMES: Mapping[type, str] = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    str: "text",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +213,6 @@ class FaultKind:
             `ftcomm.diagnostics.fault_injection`; its faults
             are `LibraryFault`.  Without it a fault at a position is fired as soon as the process
             says that it is there.
-        only_at_position: it can be done by the library alone.
         not_with: names of kinds that cannot be in one plan with it.
     """
 
@@ -267,7 +224,6 @@ class FaultKind:
     lasting: bool = False
     usually_for_s: float | None = None
     library_action: str = ""
-    only_at_position: bool = False
     not_with: tuple[str, ...] = ()
 
 

@@ -1,8 +1,7 @@
-"""Cuts connections of a running process from outside, without its help and without a proxy.
+"""Resets connections of a running process from outside, without its help and without a proxy.
 
-The process's own sockets are borrowed (``pidfd_getfd``): shutting one down is a FIN, disconnecting
-it is a RST.  The right to do so is that of a debugger: the same user, where the system lets one
-trace what is not one's child, or root.
+The process's own sockets are borrowed (``pidfd_getfd``) and disconnected.  The right to do so is
+that of a debugger: the same user, where the system lets one trace what is not one's child, or root.
 """
 
 import contextlib
@@ -13,8 +12,6 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-
-from ftcomm_chaos.faults.impairments import RST
 
 _PIDFD_GETFD = 438  # the number of the system call, the same on all processors that Linux runs on
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
@@ -41,7 +38,7 @@ def connections(pid: int) -> list[tuple[Address, Address]]:
     """The two ends of a process's established TCP connections, its own first.
 
     Raises:
-        OSError: as `cut`.
+        OSError: as `reset`.
     """
     found = []
     for sock in _sockets_of(pid):
@@ -52,13 +49,11 @@ def connections(pid: int) -> list[tuple[Address, Address]]:
     return found
 
 
-def cut(
-    pid: int, how: str, wanted: Callable[[Address, Address], bool]
-) -> list[tuple[Address, Address]]:
+def reset(pid: int, wanted: Callable[[Address, Address], bool]) -> list[tuple[Address, Address]]:
     """End a process's established TCP connections for which ``wanted(own, other)`` says so.
 
     Returns:
-        The two ends of each that was cut.
+        The two ends of each.
 
     Raises:
         OSError: the process has ended, or its sockets may not be borrowed.
@@ -69,10 +64,7 @@ def cut(
             ends = _ends(sock)
             if ends is None or not wanted(*ends):
                 continue
-            if how == RST:
-                _disconnect(sock)
-            else:
-                sock.shutdown(socket.SHUT_RDWR)
+            _disconnect(sock)
             found.append(ends)
     return found
 

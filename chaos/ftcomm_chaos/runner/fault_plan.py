@@ -18,9 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
-import ftcomm_chaos.faults.disk_full
-import ftcomm_chaos.faults.namespace_faults
-import ftcomm_chaos.faults.process_faults
+import ftcomm_chaos.faults.network_faults
 import ftcomm_chaos.runner.losses.everything_lost
 import ftcomm_chaos.runner.losses.tracker_disk
 import ftcomm_chaos.runner.signal_faults  # noqa: F401 - these register their kinds
@@ -33,12 +31,12 @@ from ftcomm_tracker.server.fault_injection import parse_tracker_faults
 
 LONGEST_S = 7 * 86400.0  # a plan for longer than a week is a slip
 MAX_ENTRIES = 10_000
+MANY = 1_000_000  # times that a fault comes: to the end of the run
 RANK_VERSION_SEQNO = 3  # numbers before the incarnation in an address of the library
 NOTE = "note"  # what the library does at a position for faults that it cannot do itself
 # Points at which a process has not been told how many incarnations were before its own.
 BEFORE_FIRST_PLAN = ("connected", "authenticated")
 _ENTRY_FIELDS = ("at", "kind", "target", "for", "parameters")
-_EVERY_FIELDS = ("every", "from", "until", "count", "overlap")
 _AT_REMEDY = (
     'write {"seconds": S}, {"every": S} or {"position": "rank.version.seqno.restarts@point"}'
 )
@@ -57,17 +55,11 @@ class Every:
 
     Attributes:
         every_s: the mean pause.
-        from_s: nothing before.
-        until_s: nothing after.
         count: at most so many times.
-        overlap: also while the job recovers from an earlier fault; else it is waited for.
     """
 
     every_s: float
-    from_s: float = 0.0
-    until_s: float = LONGEST_S
-    count: int = 1_000_000
-    overlap: bool = False
+    count: int = MANY
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +163,7 @@ def missing_for(entries: Sequence[PlanEntry]) -> list[str]:
 
 
 def library_faults(entries: Sequence[PlanEntry], *, joined: bool = False) -> str:
-    """The value of ``FTCOMM_FAULTS`` for a plan.
+    """What the library does of a plan, for ``FTCOMM_FAULTS``.
 
     Args:
         entries: the plan.
@@ -187,7 +179,7 @@ def library_faults(entries: Sequence[PlanEntry], *, joined: bool = False) -> str
 
 
 def tracker_faults(entries: Sequence[PlanEntry]) -> str:
-    """The same for ``FTCOMM_TRACKER_FAULTS``."""
+    """The same of the tracker, for ``serve --faults``."""
     return ",".join(
         entry.at.address
         for entry in entries
@@ -199,13 +191,12 @@ def kinds_table() -> str:
     """All kinds of faults as a Markdown table, for the documentation."""
     rows = ["| kind | targets | parameters | what happens |", "|---|---|---|---|"]
     for name, kind in sorted(KINDS.items()):
-        targets = "at a position only" if kind.only_at_position else _targets(kind)
         parameters = "; ".join(
-            f"`{key}` ({value.default}): {value.text}" for key, value in kind.parameters.items()
+            f"`{key}` ({value.choices[0]}): {value.text}" for key, value in kind.parameters.items()
         )
         lasting = "`for`" if kind.lasting else ""
         given = "; ".join(filter(None, [lasting, parameters]))
-        rows.append(f"| `{name}` | {targets} | {given} | {kind.text} |")
+        rows.append(f"| `{name}` | {_targets(kind)} | {given} | {kind.text} |")
     return "\n".join(rows)
 
 
@@ -219,7 +210,7 @@ def _entry(number: int, raw: Any, world_size: int) -> PlanEntry:
         field = "kind"
         kind = _kind(raw.get("kind"))
         field = "at"
-        at = _when(raw.get("at"), kind)
+        at = _when(raw.get("at"))
         field = "target"
         at, target = _target_of(at, kind, raw, world_size)
         field = "for"
@@ -263,34 +254,26 @@ def _said(at: When) -> str:
             assert_never(at)
 
 
-def _when(raw: Any, kind: FaultKind) -> When:
+def _when(raw: Any) -> When:
     if isinstance(raw, Mapping):
-        if kind.only_at_position and "position" not in raw:
-            raise ConfigError(f"names no position, as {kind.name} needs", remedy=_AT_REMEDY)
         if set(raw) == {"seconds"} and _is_seconds(raw["seconds"]):
             return AtSeconds(float(raw["seconds"]))
         if set(raw) == {"position"} and isinstance(raw["position"], str):
             return AtPosition(raw["position"])
-        if "every" in raw and set(raw) <= set(_EVERY_FIELDS):
+        if "every" in raw and set(raw) <= {"every", "count"}:
             return _every(raw)
         if "every" in raw:
-            remedy = f"beside every, use {', '.join(_EVERY_FIELDS[1:])}"
-            raise ConfigError(f"is {_short(raw)}", remedy=remedy)
+            raise ConfigError(f"is {_short(raw)}", remedy="beside every, use count")
     raise ConfigError(f"is {_short(raw)}", remedy=_AT_REMEDY)
 
 
 def _every(raw: Mapping[str, Any]) -> Every:
-    default = Every(0.0)
-    every_s, from_s = raw["every"], raw.get("from", default.from_s)
-    until_s, count = raw.get("until", default.until_s), raw.get("count", default.count)
-    overlap = raw.get("overlap", default.overlap)
-    if not (_is_seconds(every_s) and every_s > 0 and _is_seconds(from_s) and _is_seconds(until_s)):
-        raise ConfigError(f"is {_short(raw)}: every, from and until are seconds")
+    every_s, count = raw["every"], raw.get("count", MANY)
+    if not (_is_seconds(every_s) and every_s > 0):
+        raise ConfigError(f"is {_short(raw)}: every is seconds")
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise ConfigError(f"is {_short(raw)}: count is a whole number from 1")
-    if not isinstance(overlap, bool):
-        raise ConfigError(f"is {_short(raw)}: overlap is true or false")
-    return Every(float(every_s), float(from_s), float(until_s), count, overlap)
+    return Every(float(every_s), count)
 
 
 def _lasts(kind: FaultKind, raw: Any) -> float | None:
@@ -362,7 +345,7 @@ def _parameters(kind: FaultKind, raw: Any) -> dict[str, Any]:
         if name not in known:
             remedy = f"{kind.name} takes {', '.join(known) or 'none'}"
             raise ConfigError(f"name {name!r}, which is not known", remedy=remedy)
-    values = {name: parameter.default for name, parameter in known.items()}
+    values = {name: parameter.choices[0] for name, parameter in known.items()}
     for name, value in raw.items():
         try:
             values[name] = known[name].check(value)

@@ -78,12 +78,11 @@ class FaultScheduler:
         self, entry: PlanEntry, every: Every, job: LiveJob, dice: random.Random
     ) -> None:
         await job.until(_formed)
-        end = trio.current_time() + min(every.until_s, self.stop_after_s)
-        await trio.sleep(every.from_s)
+        end = trio.current_time() + self.stop_after_s
         count = 0
         while count < every.count:
             await trio.sleep(every.every_s * dice.uniform(0.5, 1.5))
-            if not every.overlap and not job.output.is_quiescent:
+            if not job.output.is_quiescent:
                 with trio.move_on_after(QUIESCENCE_LIMIT_S):
                     await job.until(_is_quiescent)
                 await trio.sleep(every.every_s * dice.uniform(0.0, 0.5))

@@ -16,19 +16,22 @@ import trio
 
 from ftcomm.config.process_identity import ProcessName
 from ftcomm.diagnostics.fault_record import FaultRecord
-from ftcomm.durable.chain_state import ChainState
-from ftcomm.errors import FtcommError
+from ftcomm.durable.chain import Chain
+from ftcomm.durable.chain_state import ChainState, chain_state
+from ftcomm.durable.opening import open_store
+from ftcomm.errors import ConfigError, FtcommError
+from ftcomm.protocol.position import PRELUDE
 from ftcomm_chaos.faults.fault_kinds import TRACKER, NotDeliveredError, Preparation
 from ftcomm_chaos.faults.processes import JobProcess, open_process
 from ftcomm_chaos.history import HarnessRecorder
-from ftcomm_chaos.history.harness_events import ANYONE, KILL, STOP
-from ftcomm_chaos.report.run_record import UNTOLD, AttemptRow, Delivery
-from ftcomm_chaos.runner.losses.run_store import (
-    attempts_found,
-    everything_lost,
-    has_finished,
-    read_store,
+from ftcomm_chaos.history.harness_events import (
+    ANYONE,
+    KILL,
+    STOP,
+    AttemptFound,
+    EverythingLost,
 )
+from ftcomm_chaos.report.run_record import UNTOLD, AttemptRow, Delivery
 from ftcomm_chaos.runner.output_parser import ParsedOutput
 from ftcomm_chaos.runner.process_announcements import Announcements, Fired, Note, ProcessStarted
 from ftcomm_tracker.launcher.processes.child_process import Child, start_child
@@ -85,7 +88,7 @@ class JobSpec:
 
     @property
     def out(self) -> Path:
-        """The folder that the script may write to (``FTCOMM_CHAOS_OUT``)."""
+        """The folder that the script may write to."""
         return self.folder / "out"
 
     @property
@@ -131,7 +134,6 @@ class LiveJob(ABC):
     formed_at: float | None = None
     closed_at: dict[str, float] = field(default_factory=dict)
     tracker: JobProcess | None = None
-    tracker_may_end: bool = False
     attempts: list[AttemptRow] = field(default_factory=list)
     past_incidents: list[dict[str, Any]] = field(default_factory=list)
     trouble: list[str] = field(default_factory=list)  # of the run's store, in words
@@ -142,11 +144,6 @@ class LiveJob(ABC):
     _explained: Counter[str] = field(default_factory=Counter)  # by worker, ends that were told
 
     # --- what faults ask ----------------------------------------------------------------------
-
-    @property
-    def folder(self) -> Path:
-        """For the faults' own files."""
-        return self.run_with.folder
 
     @property
     def workers(self) -> tuple[str, ...]:
@@ -432,14 +429,54 @@ class LiveJob(ABC):
         """For every process of the job."""
         return {
             **self.spec.environment,
-            "FTCOMM_CHAOS_OUT": str(self.spec.out),
             "FTCOMM_HISTORY": str(self.spec.history),
-            "FTCOMM_FAULTS_LOG": str(self.spec.folder / "events"),
             "PYTHONUNBUFFERED": "1",
         }
 
 
 def make_folders(spec: JobSpec) -> None:
     """Make the folders of a run; the tracker makes its own."""
-    for folder in (spec.folder, spec.out, spec.history, spec.folder / "faults"):
+    for folder in (spec.folder, spec.out, spec.history):
         folder.mkdir(mode=0o700, parents=True)
+
+
+# --- the store of the run ----------------------------------------------------------------------
+
+
+def read_store(folder: Path) -> ChainState:
+    """The records of a run's store; none if the job has not made it yet.
+
+    Raises:
+        FtcommError: a record is damaged, or cannot be read.
+    """
+    try:
+        store = open_store(str(folder), create=False)
+    except ConfigError:
+        return chain_state([])
+    return chain_state(Chain(store).read())
+
+
+def has_finished(state: ChainState) -> bool:
+    """True if the store says that the job has ended well."""
+    return state.finished > PRELUDE
+
+
+def everything_lost(state: ChainState, every: str, served_s: float) -> EverythingLost:
+    """The event of a loss of everything, after which the store had these records."""
+    return EverythingLost(state.newest_attempt, _newest(state, None), every, served_s)
+
+
+def attempts_found(state: ChainState) -> list[AttemptFound]:
+    """Every attempt in the store: from where it begins, and from where it should."""
+    found = []
+    for number, record in sorted(state.attempts.items()):
+        parent = state.versions.get(record.parent)
+        version = None if parent is None else parent.version
+        found.append(AttemptFound(record.attempt, version, _newest(state, number)))
+    return found
+
+
+def _newest(state: ChainState, before: int | None) -> int | None:
+    """Newest version in the store, or in its records before one."""
+    numbers = [number for number in state.versions if before is None or number < before]
+    return state.versions[max(numbers)].version if numbers else None

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import trio
 
+from ftcomm.config.environment import RECORDED_IN
 from ftcomm.config.process_identity import start_in
 from ftcomm.diagnostics.fault_record import FaultRecord
 from ftcomm_chaos.faults.fault_kinds import Preparation
@@ -72,31 +73,33 @@ class Announcements:
         work_in: Path | None = None,
         later_faults: str = "",
     ) -> list[str]:
-        """The command that notes its start and becomes `command`, as `run` says for its worker.
+        """The command that notes its start and becomes `command`.
 
         Args:
             command: the user's.
-            run: variables and prefixes.
+            run: its workers.
             work_in: folder to change to first.
-            later_faults: `FTCOMM_FAULTS` of all processes of a worker but its first.  Spares have
+            later_faults: those of all processes of a worker but its first.  Spares have
                 none: one with the rank of a plan's worker would do the same there again.
         """
         quoted = {"events": shlex.quote(str(self.path)), "folder": shlex.quote(str(self._folder))}
         self._shim.write_text(_SHIM.format(**quoted), encoding="utf-8")
         for worker in run.workers:
-            variables = run.worker_variables.get(worker, {})
-            lines = [f"export {name}={shlex.quote(text)}" for name, text in variables.items()]
+            lines = []
             began = shlex.quote(str(self._folder / f"worker-{worker}.began"))
-            faults = shlex.quote("" if worker in run.spares else later_faults)
+            faults = shlex.quote("" if worker in run.spares else self.recorded(later_faults))
             condition = "true" if worker in run.spares else f"[ -e {began} ]"
             lines.append(f"if {condition}; then export FTCOMM_FAULTS={faults}; fi; : > {began}")
             if work_in is not None:
                 lines.append(f"cd {shlex.quote(str(work_in))} || exit 1")
-            prefix = shlex.join(run.worker_prefix.get(worker, []))
-            lines.append(f'exec {prefix} "$@"')
+            lines.append('exec "$@"')
             path = self._folder / f"worker-{worker}.sh"
             path.write_text("\n".join(lines) + "\n", encoding="utf-8")
         return ["/bin/sh", str(self._shim), *command]
+
+    def recorded(self, faults: str) -> str:
+        """The faults with the order to note in the pipe each one that fires."""
+        return f"{faults}{RECORDED_IN}{self.path}" if faults else ""
 
     async def read(self) -> AsyncIterator[Note]:
         """Yield the notes in order of arrival; does not end."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import trio
 
+from ftcomm.config.plurals import counted
 from ftcomm_chaos.faults.fault_kinds import Preparation
 from ftcomm_chaos.faults.processes import children, end_orphans
 from ftcomm_chaos.report.attribution import confirm, join_recoveries, pass_over_the_late
@@ -16,8 +17,8 @@ from ftcomm_chaos.runner.fault_plan import PlanEntry, library_faults, tracker_fa
 from ftcomm_chaos.runner.fault_scheduler import FaultScheduler
 from ftcomm_chaos.runner.job import JobSpec, LiveJob, make_folders
 from ftcomm_chaos.runner.launched_job import LaunchedJob
+from ftcomm_chaos.runner.output_parser import ParsedOutput
 from ftcomm_chaos.runner.process_announcements import Announcements
-from ftcomm_chaos.runner.run_progress import progress_text
 from ftcomm_chaos.runner.served_job import ServedJob
 from ftcomm_chaos.runner.trace_replay import Replay
 
@@ -105,11 +106,37 @@ async def _show_progress(
         show(progress_text(job.now, job.output, world_size=size, delivered=delivered))
 
 
+def progress_text(seconds: float, output: ParsedOutput, *, world_size: int, delivered: int) -> str:
+    """Time that the run has taken, faults and recoveries, and its activity now.
+
+    Args:
+        seconds: since the run began.
+        output: what the job has said so far.
+        world_size: of the job.
+        delivered: number of faults that were delivered.
+    """
+    parts = [f"{seconds:.0f} s"]
+    if delivered:
+        parts.append(counted(delivered, "fault"))
+    if output.recoveries:
+        parts.append(counted(output.recoveries, "recovery", "recoveries"))
+    return ", ".join([*parts, _activity(output, world_size)])
+
+
+def _activity(output: ParsedOutput, world_size: int) -> str:
+    if output.all_closed:
+        return "all ranks have closed"
+    if not output.formed:
+        return "waiting for all workers to join"
+    if output.recovering:
+        return f"recovering, epoch {output.epoch}"
+    if output.closed:
+        return f"{len(output.closed)} of {counted(world_size, 'rank')} have closed"
+    return f"running, epoch {output.epoch}"
+
+
 def _preparation(spec: JobSpec, nursery: trio.Nursery, at_end: contextlib.ExitStack) -> Preparation:
-    folder, state_dir = spec.folder / "faults", spec.state_dir
-    return Preparation(
-        folder, spec.worker_ids, nursery, at_end, state_dir=state_dir, spares=spec.spare_ids
-    )
+    return Preparation(spec.worker_ids, nursery, at_end, spares=spec.spare_ids)
 
 
 def _job(
@@ -121,12 +148,12 @@ def _job(
 ) -> LiveJob:
     later = library_faults(options.entries, joined=True)
     command = notes.wrap(spec.user_command(), run, spec.out if spec.in_out else None, later)
-    planned = library_faults(options.entries)
+    planned = notes.recorded(library_faults(options.entries))
     if planned:
         spec = replace(spec, environment={**spec.environment, "FTCOMM_FAULTS": planned})
-    deaths = tracker_faults(options.entries)
+    deaths = notes.recorded(tracker_faults(options.entries))
     if deaths:
-        run.tracker_variables["FTCOMM_TRACKER_FAULTS"] = deaths
+        run.tracker_options += ["--faults", deaths]
     if run.own_tracker:
         populated = options.populate is None
         return ServedJob(spec, run, schedule.hear, command=command, populated=populated)

@@ -140,8 +140,8 @@ class ServedJob(LiveJob):
         assert self._nursery is not None
         command = [*self.run_with.tracker_prefix, *TRACKER_COMMAND, "serve"]
         command += ["--state-dir", str(self.spec.state_dir), *options]
-        variables = self.run_with.tracker_variables
-        child = self.start(TRACKER, command, {**self.environment(), **variables})
+        command += self.run_with.tracker_options
+        child = self.start(TRACKER, command, self.environment())
         self.tracker = self.add_process(TRACKER, ProcessName.of(child.process.pid), self._nursery)
         ready = trio.Event()
         self.tracker.has_reaper = True
@@ -152,9 +152,6 @@ class ServedJob(LiveJob):
             self._served = self._served or FtcommError.exit_code
             self._over.set()
             return
-        if not self._supervisors:
-            for call in self.run_with.on_tracker:
-                await call(self._address)
 
     async def _attend_tracker(self, child: Child, process: JobProcess, ready: trio.Event) -> None:
         async def show(number: int, data: bytes) -> None:
@@ -170,7 +167,7 @@ class ServedJob(LiveJob):
         self.output.ended.setdefault(TRACKER, []).append(_ended(status))
         process.how = _ended(status)
         ready.set()
-        if status >= 0 and not self.tracker_may_end:  # by itself: the job is over
+        if status >= 0:  # by itself: the job is over
             self._served = status
             self._over.set()
 

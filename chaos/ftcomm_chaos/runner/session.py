@@ -38,7 +38,6 @@ class RunRequest:
             None is one job, to its end.
         limit_s: for one job, None to derive it from the run without faults.
         compare: file in the output folder that holds the result, None for the last result.
-        least: fewer delivered faults have tested nothing.
     """
 
     job: JobSpec
@@ -49,7 +48,6 @@ class RunRequest:
     duration_s: float | None = None
     limit_s: float | None = None
     compare: str | None = None
-    least: int = 1
 
     @property
     def result_name(self) -> str:
@@ -107,7 +105,7 @@ async def run_session(request: RunRequest, say: Say, show: Say | None = None) ->
         )
         job = _named(request.job, "without faults, again", "again")
         again, _, _ = await _run(job, options, peace)
-    demands = Demands(missed, request.least, request.result_name)
+    demands = Demands(missed, request.result_name)
     return RunSession(request, reference, runs, judge(reference, runs, demands, again), again)
 
 

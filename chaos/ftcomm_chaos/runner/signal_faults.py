@@ -93,33 +93,6 @@ class TrackerKill(SignalFault):
             await job.start_tracker()
 
 
-@dataclass(slots=True)
-class ByLibrary:
-    """Faults that only the library can inject, into its own process, at an address."""
-
-    name: str
-    deadly: bool
-
-    def missing(self) -> str:
-        """Nothing is needed."""
-        return ""
-
-    async def prepare(self, run: Preparation) -> None:
-        """The runner hands the address to the library; nothing else is needed."""
-
-    async def fire(self, job: RunningJob, dice: random.Random) -> Hit:
-        """Never called: plans take these at positions only."""
-        del job, dice
-        raise NotDeliveredError(f"{self.name} is delivered by the library alone")
-
-    def happened(self, process: JobProcess) -> Hit:
-        """The library has done it, or does it now."""
-        return Hit((process.who,), f"{self.name} in {process}", (process,) if self.deadly else ())
-
-    async def undo(self, job: RunningJob) -> None:
-        """It has no end."""
-
-
 def _running(process: JobProcess | None, who: str) -> JobProcess:
     if process is None:
         raise NotDeliveredError(f"{who} does not run")
@@ -137,14 +110,6 @@ def _signal_kind(name: str, text: str, **more: Any) -> FaultKind:
 def _tracker_kill(target: Target, parameters: Mapping[str, Any]) -> TrackerKill:
     del parameters
     return TrackerKill(target, "SIGKILL")
-
-
-def _position_kind(name: str, text: str, *, deadly: bool = False) -> FaultKind:
-    def make(target: Target, parameters: Mapping[str, Any]) -> ByLibrary:
-        del target, parameters
-        return ByLibrary(name, deadly)
-
-    return FaultKind(name, text, make, library_action=name, only_at_position=True)
 
 
 register(
@@ -167,9 +132,5 @@ register(
             usually_for_s=0.5,
             library_action="kill",
         ),
-        _position_kind("kill_rst", "links are reset, then the process dies", deadly=True),
-        _position_kind("cut", "all data links of the rank end with FIN"),
-        _position_kind("reset", "all data links of the rank end with RST"),
-        _position_kind("raise", "the call raises, as a defect of the script would"),
     ]
 )

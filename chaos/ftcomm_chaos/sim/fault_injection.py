@@ -24,7 +24,7 @@ class Killed(BaseException):
     """Unwinds the event in which a process has killed itself."""
 
 
-class CutShort(Exception):  # noqa: N818 - it stands for KeyboardInterrupt
+class CutShort(Exception):  # noqa: N818 - it stands for the user's own
     """A local exception that ends the user's call."""
 
 

@@ -63,7 +63,7 @@ class Monitor:
         """A later attempt begins: what the store has of earlier ones was executed in them."""
         program = self.sim.program
         if program.grouping is not None:
-            self.kept_by_all = program.kept_by_all(self.sim.settings.keep_by_all)
+            self.kept_by_all = program.kept_by_all(self.sim.settings.by_all_limit)
         self.resumed = durable.restore > 0
         if durable.restore:
             self.executed = {p for p in program.calls if p.version == PRELUDE}
@@ -308,7 +308,7 @@ class Monitor:
         if program.grouping is None:
             program.begin(plan.grouping)
         if not self.kept_by_all:  # the grouping may be that of another attempt's first plan
-            self.kept_by_all = program.kept_by_all(self.sim.settings.keep_by_all)
+            self.kept_by_all = program.kept_by_all(self.sim.settings.by_all_limit)
         if plan.grouping != program.grouping:
             raise Violation(f"the grouping {program.grouping} became {plan.grouping} (R5)")
 

@@ -51,7 +51,7 @@ async def serve_prefetch(driver: Driver, sock: trio.socket.SocketType) -> None:
     No epoch change ends it: the spare hangs up when it gets a rank.
     """
     settings = driver.hub.settings
-    to_read_s = KERNELS_BYTES / max(settings.spare_fetch_rate, 1)
+    to_read_s = KERNELS_BYTES / settings.spare_fetch_rate
     patient = IdleTimeoutStream(sock, settings.detect_within + to_read_s)
     try:
         await _serve(driver, checked_by_default(driver.hub, patient))

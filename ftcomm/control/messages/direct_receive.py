@@ -33,7 +33,6 @@ class DirectReceive:
         tag: as it travels.
         value: the message, once it is here.
         has_taken: the message is taken, or is just being taken: it does not come again.
-        is_withdrawn: its thread was cut short; another one that reads may not know yet.
         is_over: it has its message, or that one has to be held.
         is_filling: a message comes, or has come, into the user's array.
     """
@@ -45,7 +44,6 @@ class DirectReceive:
         "has_taken",
         "is_filling",
         "is_over",
-        "is_withdrawn",
         "source",
         "tag",
         "value",
@@ -66,7 +64,7 @@ class DirectReceive:
         self.source, self.tag = source, tag
         self._shape, self._dtype, self._out = shape, dtype, out
         self.value: MessageValue | None = None
-        self.has_taken = self.is_withdrawn = self.is_over = self.is_filling = False
+        self.has_taken = self.is_over = self.is_filling = False
 
     def place_for(self, source: int, fields: HeadFields, dtype: AnyDtype) -> Array | None:
         """The user's own memory for a message of which the head has come; None for any other.
@@ -80,8 +78,8 @@ class DirectReceive:
             return None
         if fields.shape != out.shape or dtype != out.dtype or not out.flags.writeable:
             return None
-        self.is_filling = True  # before the look: its thread, cut short, looks in the other order
-        return None if self.is_withdrawn else bytes_in(out)
+        self.is_filling = True
+        return bytes_in(out)
 
     def own(self, value: MessageValue) -> MessageValue:
         """A message that has to be held, copied if it is in the user's memory.

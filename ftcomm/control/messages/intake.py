@@ -177,7 +177,7 @@ class Intake:
                 if direct is not None and not was_hot:
                     return
                 self.direct = direct
-                self._has_reader = is_reader = True  # in one step for Ctrl-C: nothing is called
+                self._has_reader = is_reader = True  # in one step: Ctrl-C may not come in between
             if direct is not None:
                 self._try_for(direct)
                 return
@@ -187,9 +187,9 @@ class Intake:
             self._read_until(awaiting)
         finally:
             if is_reader:
-                self.direct = None  # before the lock, in whose wait Ctrl-C may come
+                self.direct = None
                 with self._lock:
-                    self._has_reader = False  # first: what is called may be cut short
+                    self._has_reader = False
                     if self._is_over:
                         self._close()
                     self._read_at = time.monotonic()

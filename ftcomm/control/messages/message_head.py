@@ -63,7 +63,7 @@ class HeadEncoder:
     """Encodes the heads of one link."""
 
     def __init__(self) -> None:
-        self._last = _NONE_YET  # in one step, as Ctrl-C may come between two
+        self._last = _NONE_YET
 
     def encode(self, fields: PlainFields, number: int, digest: bytes) -> bytes:
         """The same bytes as `codec.encode` of this message.

@@ -35,13 +35,12 @@ class PostedReceive:
         site: the user's line.
         limit: of the call's time; None for no limit.
         check: told the message before it is taken; raises where it does not fit.
-        done: told the message or the error, under no lock; once, or anew where Ctrl-C has cut it
-            short, perhaps just behind its end.
+        done: told the message or the error, under no lock; once, or again where Ctrl-C has cut
+            that short.
         since: monotonic time at which a thread began to wait for it, set before it is posted; None
             where none does.
         out: where the user wants the message, if it can be received there: contiguous.
         is_probe: the message stays.
-        has_taken: the message was taken out of the inbox, or comes into `out` just now.
     """
 
     source: int
@@ -54,7 +53,6 @@ class PostedReceive:
     since: float | None = None
     out: Array | None = None
     is_probe: bool = False
-    has_taken: bool = False
 
 
 # A receive that ends, and what it is told.
@@ -107,7 +105,7 @@ class PostedReceives:
                 if stream in self._streams:
                     self._serve(stream, ended)
             self._tell(ended)
-        except BaseException:  # Ctrl-C: this thread reads for others too
+        except BaseException:  # Ctrl-C: other threads of this rank may wait for these
             self._tell(ended)
             raise
 
@@ -180,7 +178,7 @@ class PostedReceives:
     def _serve(self, stream: StreamName, ended: list[_Ended]) -> None:
         """Under the lock: add the receives of a stream that end now, which has some, to `ended`.
 
-        Once a message is taken nothing is called until its receive is there: Ctrl-C loses none.
+        Nothing is called between the two steps: Ctrl-C leaves each receive in one of the two.
         """
         waiting = self._streams[stream]
         while (end := self._end_of(waiting[0])) is not None:
@@ -203,26 +201,8 @@ class PostedReceives:
             return receive, None, mistake
         if receive.is_probe:
             return receive, value, None
-        comes_into_out, receive.has_taken = receive.has_taken, True  # before: see `cancel`
         outcome, _ = messages.receive(receive.source, receive.tag, time.monotonic())
-        if outcome is not Completion.DONE:
-            receive.has_taken = comes_into_out
-            return None
-        return receive, value, None
-
-    def cancel(self, receive: PostedReceive) -> bool:
-        """Take a receive back; False if its message was taken for it, or is being taken.
-
-        Ctrl-C may have come in between, where nobody can tell: the caller errs on the safe side.
-        """
-        stream = (receive.source, receive.tag)
-        with self._lock:
-            waiting = self._streams.get(stream, ())
-            if receive in waiting and len(waiting) > 1:
-                self._streams[stream].remove(receive)
-            elif receive in waiting:
-                del self._streams[stream]
-            return not receive.has_taken
+        return (receive, value, None) if outcome is Completion.DONE else None
 
     def await_end(self) -> FtcommError:
         """Return the error of the job, which is about to end."""
@@ -256,8 +236,7 @@ class PostedReceives:
     def place_for(self, source: int, head: MessageHead, dtype: AnyDtype) -> Array | None:
         """The user's own memory for a message of which the head has come; None for any other.
 
-        It must be waited for, and be the next of its stream.  The receive cannot be taken back from
-        here on: the bytes go there.
+        It must be waited for, and be the next of its stream.
         """
         fields, messages = head.fields, self._core.messages
         tag, shape = fields.tag, fields.shape
@@ -272,7 +251,6 @@ class PostedReceives:
                 return None
             if not out.flags.writeable:  # the user has changed that meanwhile: `done` is told
                 return None
-            waiting[0].has_taken = True
             return bytes_in(out)
 
     def first_pending(self) -> PostedReceive | None:

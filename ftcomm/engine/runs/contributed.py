@@ -30,8 +30,7 @@ from ftcomm.recovery.contributions.contribution_log import Contribution
 from ftcomm.recovery.events import LinkDown, PartsWanted
 from ftcomm.recovery.machine import NextStep
 from ftcomm.recovery.result_log import LogEntry
-from ftcomm.requests.contributed_form import ContributedForm, Extents
-from ftcomm.requests.request import Request
+from ftcomm.requests.request import ContributedForm, Extents, Request
 
 
 class ContributedRuns:

@@ -22,11 +22,9 @@ class Taker(Protocol):
 
     Attributes:
         has_taken: set just before the taking.
-        is_withdrawn: it takes nothing any more.
     """
 
     has_taken: bool
-    is_withdrawn: bool
 
 
 @dataclass(slots=True)
@@ -58,10 +56,9 @@ class Inbox:
             found = self._streams[stream] = _Arrived()
         if number != found.arrived.number + 1:
             return False
-        arrived, held = behind(found.arrived, digest), self.held(source) + nbytes
-        # From here on only the last step calls anything: Ctrl-C comes before all this, or behind.
-        found.arrived, self._held[source] = arrived, held
-        found.waiting.append((arrived, value, nbytes))
+        found.arrived = behind(found.arrived, digest)
+        self._held[source] = self.held(source) + nbytes
+        found.waiting.append((found.arrived, value, nbytes))
         return True
 
     def _check_tags(self, source: int) -> None:
@@ -101,11 +98,8 @@ class Inbox:
         """Give the next message of `stream`, which waits here, to the user."""
         source, _, _ = stream
         found = self._streams[stream]
-        taken, value, nbytes = found.waiting[0]
-        held = self.held(source) - nbytes
-        # From here on nothing is called: Ctrl-C comes before all this, or behind.
-        found.taken, self._held[source] = taken, held
-        del found.waiting[0]
+        found.taken, value, nbytes = found.waiting.popleft()
+        self._held[source] = self.held(source) - nbytes
         return value
 
     def pass_on(self, stream: StreamKey, number: int, digest: bytes, taker: Taker) -> bool:
@@ -118,12 +112,8 @@ class Inbox:
             return False
         if taker.has_taken:  # this is the next one, in the same piece of bytes
             return False
-        mark = behind(found.arrived, digest)
-        # From here on nothing is called: Ctrl-C comes before all this, or behind.
         taker.has_taken = True
-        if taker.is_withdrawn:  # looked at second: who withdraws sets it before a look at the other
-            return False
-        found.arrived = found.taken = mark
+        found.arrived = found.taken = behind(found.arrived, digest)
         return True
 
     @property

@@ -81,7 +81,7 @@ class MessageExchange:
             self._inbox.commit()
             self._waits_since.clear()
             self._asked = set()
-            self._version = version  # last: Ctrl-C before it lets the next one begin again
+            self._version = version
             early, self._early = self._early, {}
             for destination, (claimed, marks) in early.items():
                 self._claim(destination, claimed, marks)

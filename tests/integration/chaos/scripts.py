@@ -26,7 +26,8 @@ with ftcomm.init() as comm:
         comm.checkpoint(total)
     if comm.rank == 0:
         pathlib.Path(sys.argv[1]).write_bytes(total.tobytes())
-        assert pathlib.Path(sys.argv[1]).parent == pathlib.Path(os.environ["FTCOMM_CHAOS_OUT"])
+        out = pathlib.Path(os.environ["FTCOMM_HISTORY"]).with_name("out")
+        assert pathlib.Path(sys.argv[1]).parent == out
 """
 
 # What a restarted worker computes is not what the first one did: here, of an unseeded generator.
@@ -52,7 +53,7 @@ import os, pathlib
 import numpy as np
 import ftcomm
 
-out = pathlib.Path(os.environ["FTCOMM_CHAOS_OUT"])
+out = pathlib.Path(os.environ["FTCOMM_HISTORY"]).with_name("out")
 with ftcomm.init() as comm:
     version, total = comm.load_checkpoint(default=np.zeros(4))
     for step in range(version, 12):
@@ -73,7 +74,7 @@ import ftcomm
 with ftcomm.init() as comm:
     comm.load_checkpoint(default=np.zeros(4))
     comm.checkpoint(comm.allreduce(np.ones(4)))
-if "run-1" in os.environ["FTCOMM_CHAOS_OUT"]:
+if "run-1" in os.environ["FTCOMM_HISTORY"]:
     time.sleep(4.0)
 """
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from ftcomm.errors import ConfigError
-from ftcomm_chaos.faults.fault_kinds import KINDS, FaultKind, Parameter
+from ftcomm_chaos.faults.fault_kinds import KINDS, Target
+from ftcomm_chaos.faults.network_faults import Partition
 from ftcomm_chaos.runner.fault_plan import (
     Every,
     check_plan,
@@ -18,7 +19,7 @@ from ftcomm_chaos.runner.fault_plan import (
     tracker_faults,
 )
 from ftcomm_chaos.runner.random_plan import dice_of, random_plan
-from ftcomm_chaos.runner.signal_faults import ByLibrary
+from ftcomm_chaos.runner.signal_faults import SignalFault
 
 AT = {"seconds": 1}
 
@@ -26,7 +27,7 @@ AT = {"seconds": 1}
 def test_a_plan_of_every_form_is_understood() -> None:
     plan = [
         {"at": {"seconds": 3}, "kind": "sigkill", "target": 2},
-        {"at": {"every": 2, "count": 10, "overlap": True}, "kind": "sigterm"},
+        {"at": {"every": 2, "count": 10}, "kind": "sigterm"},
         {"at": {"seconds": 5.5}, "kind": "sigstop", "target": [0, 1], "for": 1.5},
         {"at": {"position": "2.1.0.0@half_sent"}, "kind": "sigkill"},
         {"at": {"position": "1.-1.0.1@enter#3"}, "kind": "sigterm"},
@@ -43,7 +44,7 @@ def test_a_plan_of_every_form_is_understood() -> None:
         "fault 6: tracker_kill for tracker at 1.2@plan_sent#2",
         "fault 7: tracker_kill for tracker at 8 s",
     ]
-    assert entries[1].at == Every(2.0, count=10, overlap=True)
+    assert entries[1].at == Every(2.0, count=10)
     assert [entry.for_s for entry in entries] == [None, None, 1.5, None, None, 0.5, 1.0]
     assert library_faults(entries) == "2.1.0.0@half_sent=kill,1.-1.0.1@enter#3=note"
     assert tracker_faults(entries) == "1.2@plan_sent#2"
@@ -65,8 +66,11 @@ def test_what_comes_before_processes_are_counted_is_for_a_workers_first_process(
     ("entry", "complaint"),
     [
         (7, "the entry is 7 - write"),
-        ({"at": {"position": "00.1.2.0@enter"}, "kind": "cut"}, "at is where fault 1 is - choose"),
-        ({"at": AT}, "kind is null - use one of cut, disk_full, gil_held, impaired, kill_rst,"),
+        (
+            {"at": {"position": "00.1.2.0@enter"}, "kind": "sigkill"},
+            "at is where fault 1 is - choose",
+        ),
+        ({"at": AT}, "kind is null - use one of link_reset, lose_all, partition, sigkill,"),
         ({"at": AT, "kind": ["sigkill"]}, "kind is"),
         (
             {"at": AT, "kind": "sigkill", "when": 3},
@@ -79,10 +83,9 @@ def test_what_comes_before_processes_are_counted_is_for_a_workers_first_process(
         ({"at": {"every": 0}, "kind": "sigkill"}, "at is"),
         (
             {"at": {"every": 1, "till": 9}, "kind": "sigkill"},
-            "beside every, use from, until, count",
+            "beside every, use count",
         ),
         ({"at": {"every": 1, "count": 0}, "kind": "sigkill"}, "count is a whole number from 1"),
-        ({"at": {"every": 1, "overlap": 1}, "kind": "sigkill"}, "overlap is true or false"),
         ({"at": AT, "kind": "sigkill", "target": 4}, "names worker 4 - there are workers 0 to 3"),
         ({"at": AT, "kind": "sigkill", "target": []}, "target is [] - write a worker's number"),
         ({"at": AT, "kind": "sigkill", "target": [-1]}, "target is [-1]"),
@@ -91,16 +94,22 @@ def test_what_comes_before_processes_are_counted_is_for_a_workers_first_process(
         ({"at": AT, "kind": "sigstop", "for": "2"}, 'for is "2" - write seconds'),
         ({"at": AT, "kind": "sigkill", "parameters": []}, "parameters are []"),
         ({"at": AT, "kind": "sigkill", "parameters": {"x": 1}}, "sigkill takes none"),
-        ({"at": AT, "kind": "cut"}, "at names no position, as cut needs"),
-        ({"at": {"position": "here"}, "kind": "cut"}, "'here=cut' is not rank.version.seqno"),
-        ({"at": {"position": "4.0.0.0@enter"}, "kind": "cut"}, "there are ranks 0 to 3"),
+        ({"at": AT, "kind": "partition", "parameters": {"from": 3}}, "from is 3, must be one of"),
+        ({"at": {"position": "here"}, "kind": "sigkill"}, "'here=kill' is not rank.version.seqno"),
+        ({"at": {"position": "4.0.0.0@enter"}, "kind": "sigkill"}, "there are ranks 0 to 3"),
         (
-            {"at": {"position": "0.-1.0.1@connected"}, "kind": "cut"},
+            {"at": {"position": "0.-1.0.1@connected"}, "kind": "sigkill"},
             "before incarnations are counted - wr",
         ),
         ({"at": {"position": "0-1@link"}, "kind": "sigkill"}, "'0-1@link=kill' is not"),
-        ({"at": {"position": "0.0.0.0@enter,1.0.0.0@enter"}, "kind": "cut"}, "'0.0.0.0@enter,1"),
-        ({"at": {"position": "0.0.0.0@enter"}, "kind": "cut", "target": 0}, "beside a position"),
+        (
+            {"at": {"position": "0.0.0.0@enter,1.0.0.0@enter"}, "kind": "sigkill"},
+            "'0.0.0.0@enter,1",
+        ),
+        (
+            {"at": {"position": "0.0.0.0@enter"}, "kind": "sigkill", "target": 0},
+            "beside a position",
+        ),
         ({"at": {"position": "x"}, "kind": "tracker_kill"}, "tracker fault 'x'"),
         ({"at": {"position": ""}, "kind": "tracker_kill"}, "has the address '' - name one"),
         ({"at": {"position": "1.1@accepted"}, "kind": "sigstop", "target": "tracker"}, "beside"),
@@ -128,37 +137,10 @@ def test_what_is_no_plan_at_all_is_refused(text: str, complaint: str) -> None:
         parse_plan(text, 4)
 
 
-@pytest.mark.parametrize(
-    ("value", "taken"),
-    [
-        (3, 3.0),
-        (0.5, 0.5),
-        (True, "is True, must be a number: bytes per second"),
-        ("3", "is '3', must be a number"),
-        (11, "is 11.0, must be 0 to 10"),
-        (float("nan"), "is nan, must be 0 to 10"),
-    ],
-)
-def test_parameters_are_checked_by_type_and_bounds(
-    monkeypatch: pytest.MonkeyPatch, value: Any, taken: float | str
-) -> None:
-    made = []
-
-    def make(target: Any, parameters: Any) -> ByLibrary:
-        made.append(parameters)
-        return ByLibrary("slow", deadly=False)
-
-    rate = Parameter(1.0, "bytes per second", highest=10)
-    kind = FaultKind("slow", "a slow link", make, parameters={"rate": rate, "n": Parameter(7, "a")})
-    monkeypatch.setitem(KINDS, "slow", kind)
-    plan = [{"at": AT, "kind": "slow", "parameters": {"rate": value}}]
-    if isinstance(taken, str):
-        with pytest.raises(ConfigError) as caught:
-            check_plan(plan, 1)
-        assert f"fault 1 of the plan: parameters rate {taken}" in str(caught.value)
-    else:
-        check_plan(plan, 1)
-        assert made == [{"rate": taken, "n": 7}]
+def test_of_a_parameter_the_first_choice_is_the_usual_one() -> None:
+    plan = [{"at": AT, "kind": "partition", "parameters": {"direction": "in"}}]
+    (entry,) = check_plan(plan, 2)
+    assert entry.fault == Partition(Target("random"), "everybody", "in")
 
 
 def test_a_random_plan_is_a_plan_like_any_other() -> None:
@@ -183,13 +165,13 @@ def test_a_random_plan_follows_from_seed_run_and_entry_alone() -> None:
 
 
 def test_what_the_machine_lacks_is_named_once() -> None:
-    class Lacking(ByLibrary):
+    class Lacking(SignalFault):
         def missing(self) -> str:
             return "needs a moon"
 
     entries = check_plan([{"at": AT, "kind": "sigkill"}] * 3, 2)
     for entry in entries[1:]:
-        object.__setattr__(entry, "fault", Lacking("none", deadly=False))
+        object.__setattr__(entry, "fault", Lacking(Target("all"), "SIGKILL"))
     assert missing_for(entries) == ["needs a moon"]
 
 

@@ -108,16 +108,15 @@ async def test_what_comes_again_and_again_stops_at_its_count_or_when_the_time_is
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     times = []
-    for at in ({"every": 2, "count": 3}, {"every": 2, "from": 10, "until": 20}, {"every": 2}):
+    for at in ({"every": 2, "count": 3}, {"every": 2}):
         job = Job()
         schedule, _, _ = planned(job, {"at": at})
         began = job.now
         await deliver(schedule, job)
         times.append([delivery.at_s - began for delivery in schedule.deliveries])
-    few, some, many = times
+    few, many = times
     pauses = [later - earlier for earlier, later in itertools.pairwise(many)]
     assert len(few) == 3
-    assert 10 < min(some) < max(some) <= 20
     assert 90 < many[-1] <= 100
     assert 1.0 <= min(pauses) < max(pauses) <= 3.001
 
@@ -129,10 +128,6 @@ async def test_a_recovery_is_waited_for_but_not_for_ever(
     schedule, _, _ = planned(job, {"at": {"every": 2, "count": 1}})
     await deliver(schedule, job)
     assert schedule.deliveries[0].at_s > QUIESCENCE_LIMIT_S
-    overlapping, _, _ = planned(job, {"at": {"every": 2, "count": 1, "overlap": True}})
-    began = job.now
-    await deliver(overlapping, job)
-    assert overlapping.deliveries[0].at_s - began <= 3
 
 
 async def test_a_fault_that_finds_nobody_is_tried_again_and_not_counted(

@@ -23,7 +23,7 @@ ENDED = ProcessName((1 << 22) + 1, 7)  # a number that the kernel gives to none
 def job(folder: Path) -> LaunchedJob:
     nothing: Any = None
     spec = JobSpec("a job", folder, 2, ("true",), (), (), {})
-    made = LaunchedJob(spec, Preparation(folder, ("0", "1"), nothing, nothing), lambda _: None)
+    made = LaunchedJob(spec, Preparation(("0", "1"), nothing, nothing), lambda _: None)
     # they seem to run
     made.processes = [JobProcess(worker, 1, 100, 7, 0.0, pidfd=5) for worker in "01"]
     return made

@@ -101,7 +101,7 @@ async def staged(folder: Path, *entries: dict[str, Any]) -> Stage:
     spec = JobSpec("run 1 with faults", folder, 2, ("true",), (), (), {})
     make_folders(spec)
     schedule = FaultScheduler(check_plan(list(entries), 2), seed=1, run=0, stop_after_s=100.0)
-    job = LaunchedJob(spec, Preparation(folder, ("0", "1"), nothing, nothing), schedule.hear)
+    job = LaunchedJob(spec, Preparation(("0", "1"), nothing, nothing), schedule.hear)
     return Stage(job, schedule, Announcements(folder))
 
 

@@ -41,9 +41,8 @@ def test_a_job_that_loses_everything_goes_on_from_its_newest_checkpoint(tmp_path
 def test_a_trace_that_takes_all_machines_ends_with_the_same_and_a_goodput(tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_text("0,add,a\n0,add,b\n1500,remove,a\n1501,remove,b\n1600,add,c\n1700,add,d\n")
-    options = ["--trace", str(trace), "--trace-speed", "1", "--json", "--keep"]
-    line = command(tmp_path, SLOW, *options, str(tmp_path / "kept"))
-    status, report, said = output(line)
+    options = ["--trace", str(trace), "--trace-speed", "1"]
+    status, report, said = output(command(tmp_path, SLOW, *options))
     assert status == 0, said + json.dumps(report)
     assert [attempt for attempt, _ in attempts(report["runs"][0])] == [2]
     assert 0 < report["goodput"] < 1
@@ -69,10 +68,9 @@ def test_a_job_whose_tracker_loses_its_disk_goes_on_with_the_same_bytes(tmp_path
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_disks_are_lost_between_kills(tmp_path: Path) -> None:
-    options = ["--lose-tracker-disk", "4s", "--kill-every", "2s", "--seed", "5", "--json"]
+    options = ["--lose-tracker-disk", "4s", "--kill-every", "2s", "--seed", "5"]
     script = SLOW.replace("range(version, 12)", "range(version, 40)")
-    folder = tmp_path / "kept"
-    status, report, said = output(command(tmp_path, script, *options, "--keep", str(folder)))
+    status, report, said = output(command(tmp_path, script, *options))
     assert status == 0, said + json.dumps(report["reasons"])
     kinds = {delivery["kind"] for delivery in report["runs"][0]["deliveries"]}
     assert kinds == {"tracker_disk_lost", "sigkill"}
@@ -93,8 +91,7 @@ def test_losses_of_everything_come_between_other_faults(tmp_path: Path) -> None:
         "3",
     ]
     script = SLOW.replace("range(version, 12)", "range(version, 40)")
-    folder = str(tmp_path / "kept")
-    status, report, said = output(command(tmp_path, script, *options, "--json", "--keep", folder))
+    status, report, said = output(command(tmp_path, script, *options))
     assert status == 0, said + json.dumps(report["reasons"])
     kinds = {delivery["kind"] for delivery in report["runs"][0]["deliveries"]}
     assert kinds == {"lose_all", "sigkill", "tracker_kill"}

@@ -2,9 +2,9 @@
 
 import pytest
 
-from ftcomm_chaos.commands.progress_line import LOG_EVERY_S, ProgressLine
+from ftcomm_chaos.commands.run import LOG_EVERY_S, ProgressLine
 from ftcomm_chaos.runner.output_parser import ParsedOutput
-from ftcomm_chaos.runner.run_progress import progress_text
+from ftcomm_chaos.runner.runner import progress_text
 
 FORMED = "ftcomm: epoch 1 runs: frontier -1.0 (all ranks stand there)"
 LOST = "ftcomm: epoch 2: lost worker 1: its connection ended (rank 1)"

@@ -18,6 +18,8 @@ from ftcomm_chaos.runner.session import RunRequest
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere all is refused")
 KILL = [{"at": {"position": "1.5.0.0@enter"}, "kind": "sigkill"}]
 
+RANDOM = ("--kill-every", "2s")
+
 
 @pytest.mark.parametrize(
     ("options", "status", "complaint"),
@@ -29,33 +31,32 @@ KILL = [{"at": {"position": "1.5.0.0@enter"}, "kind": "sigkill"}]
         ),
         (["-n", "2", "--plan", "{empty}", "--", "true"], 2, "empty.json names no fault"),
         (["-n", "2", "--", "true"], 2, "what to break is not said"),
-        (["-n", "2", "--random", "--plan", "{plan}", "--", "true"], 2, "or twice"),
+        (["-n", "2", *RANDOM, "--plan", "{plan}", "--", "true"], 2, "or twice"),
         (["-n", "1", "--plan", "{plan}", "--", "true"], 2, "there are ranks 0 to 0"),
         (["-n", "2", "--plan", "/none", "--", "true"], 2, "the plan /none cannot be read"),
-        (["-n", "2", "--trace", "{trace}", "--min-lost", "2", "--", "true"], 2, "takes 1 worker "),
-        (["-n", "2", "--trace", "{trace}", "--min-lost", "0", "--", "true"], 2, "not in the range"),
-        (["-n", "2", "--random", "--min-lost", "20", "--", "true"], 2, "are for a trace"),
-        (["-n", "2", "--random", "-o", "replica=3", "--", "true"], 2, "No such option"),
-        (["-n", "2", "--random", "-o", "replicas=x", "--", "true"], 2, "not a valid integer"),
-        (["-n", "2", "--random", "--html", "/none/x.html", "--", "true"], 2, "no such folder"),
-        (["-n", "2", "--random", "--compare", "../x", "--", "true"], 2, "is not in {out}"),
-        (["-n", "2", "--random", "-o", "state-dir=x", "--", "true"], 2, "is not NAME=VALUE"),
-        (["-n", "2", "--random", "-o", "log-format=json", "--", "true"], 2, "reads text"),
-        (["-n", "2", "--random", "-o", "resume=require", "--", "true"], 2, "begins a job"),
-        (["-n", "2", "--random", "-o", "take-over=", "--", "true"], 2, "--take-over takes no"),
-        (["-n", "2", "--random", "-o", "help=x", "--", "true"], 2, "--help takes no value"),
-        (["-n", "2", "--random", "-o", "replicas=0", "--", "true"], 2, "--replicas is 0"),
-        (["-n", "2", "--random", "-o", "verify=x", "--", "true"], 2, "--verify"),
+        (["-n", "1", "--trace", "{calm}", "--", "true"], 2, "the trace takes none of 1 worker"),
+        (["-n", "2", *RANDOM, "--trace-speed", "20", "--", "true"], 2, "is for a trace"),
+        (["-n", "2", *RANDOM, "-o", "replica=3", "--", "true"], 2, "No such option"),
+        (["-n", "2", *RANDOM, "-o", "replicas=x", "--", "true"], 2, "not a valid integer"),
+        (["-n", "2", *RANDOM, "--html", "/none/x.html", "--", "true"], 2, "no such folder"),
+        (["-n", "2", *RANDOM, "--compare", "../x", "--", "true"], 2, "is not in {out}"),
+        (["-n", "2", *RANDOM, "-o", "state-dir=x", "--", "true"], 2, "is not NAME=VALUE"),
+        (["-n", "2", *RANDOM, "-o", "log-format=json", "--", "true"], 2, "reads text"),
+        (["-n", "2", *RANDOM, "-o", "resume=require", "--", "true"], 2, "begins a job"),
+        (["-n", "2", *RANDOM, "-o", "take-over=", "--", "true"], 2, "--take-over takes no"),
+        (["-n", "2", *RANDOM, "-o", "help=x", "--", "true"], 2, "--help takes no value"),
+        (["-n", "2", *RANDOM, "-o", "replicas=0", "--", "true"], 2, "--replicas is 0"),
+        (["-n", "2", *RANDOM, "-o", "verify=x", "--", "true"], 2, "--verify"),
         (["-n", "2", "--lose-all", "2s", "-o", "checkpoint-every=x", "--", "true"], 2, "no period"),
-        (["-n", "5000", "--random", "--", "true"], 2, "not in the range"),
-        (["-n", "2", "--random", "--keep", "{folder}", "--", "true"], 2, "name a folder that"),
-        (["-n", "2", "--random", "--duration", "2x", "--", "true"], 2, "is not a time such as"),
+        (["-n", "5000", *RANDOM, "--", "true"], 2, "not in the range"),
+        (["-n", "2", *RANDOM, "--keep", "{folder}", "--", "true"], 2, "name a folder that"),
+        (["-n", "2", *RANDOM, "--duration", "2x", "--", "true"], 2, "is not a time such as"),
         (
             ["-n", "2", "--lose-all", "2s", "--lose-tracker-disk", "2s", "--", "true"],
             2,
             "which cannot be with the lose_all",
         ),
-        (["-n", "2", "--random", "-o", "checkpoint=x", "--", "true"], 2, "a store of its own"),
+        (["-n", "2", *RANDOM, "-o", "checkpoint=x", "--", "true"], 2, "a store of its own"),
     ],
 )
 def test_what_cannot_be_run_is_refused_at_once(
@@ -67,8 +68,10 @@ def test_what_cannot_be_run_is_refused_at_once(
     trace.write_text("0,add,a\n1,remove,a")
     empty = tmp_path / "empty.json"
     empty.write_text("[]")
+    calm = tmp_path / "calm.csv"
+    calm.write_text("0,add,a\n1,add,b")
     line = [
-        part.format(plan=plan, empty=empty, trace=trace, out="{out}", folder=tmp_path)
+        part.format(plan=plan, empty=empty, calm=calm, trace=trace, out="{out}", folder=tmp_path)
         for part in options
     ]
     done = CliRunner().invoke(main, ["run", *line])
@@ -93,8 +96,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[RunRequest]:
 @pytest.mark.parametrize(
     ("options", "kinds"),
     [
-        (["--random"], ["sigkill"]),
-        (["--random", "--stop-every", "3s"], ["sigkill", "sigstop"]),
+        ([*RANDOM], ["sigkill"]),
+        ([*RANDOM, "--stop-every", "3s"], ["sigkill", "sigstop"]),
         (["--stop-every", "3s"], ["sigstop"]),
     ],
 )
@@ -116,7 +119,7 @@ def test_a_script_is_found_from_another_folder(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     for options in ([], ["--chdir"]):
-        line = ["run", "-n", "2", "--random", *options, "--", "python", "train.py", "--steps", "3"]
+        line = ["run", "-n", "2", *RANDOM, *options, "--", "python", "train.py", "--steps", "3"]
         CliRunner().invoke(main, line)
     scripts = [request.job.command[1] for request in asked]
     assert scripts == ["train.py", str(tmp_path / "train.py")]
@@ -125,7 +128,7 @@ def test_a_script_is_found_from_another_folder(
 
 def test_a_long_program_on_the_line_is_no_file(asked: list[RunRequest]) -> None:
     program = "pass  # " + "x" * 5000
-    line = ["run", "-n", "2", "--random", "--chdir", "--", "python", "-c", program]
+    line = ["run", "-n", "2", *RANDOM, "--chdir", "--", "python", "-c", program]
     done = CliRunner().invoke(main, line)
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     assert asked[0].job.command == ("python", "-c", program)
@@ -138,7 +141,7 @@ def test_a_store_of_the_environment_is_no_store_of_the_runs(
     monkeypatch.setenv("FTCOMM_CHECKPOINT", "/shared/job1")
     monkeypatch.setenv("FTCOMM_REPLICAS", "2")
     monkeypatch.setenv("FTCOMM_SPARES", "1")  # one more process, of which the harness knows nothing
-    CliRunner().invoke(main, ["run", "-n", "2", "--random", "--", "true"])
+    CliRunner().invoke(main, ["run", "-n", "2", *RANDOM, "--", "true"])
     (request,) = asked
     assert not {"FTCOMM_CHECKPOINT", "FTCOMM_SPARES"} & request.job.environment.keys()
     assert request.job.environment["FTCOMM_REPLICAS"] == "2"
@@ -160,6 +163,6 @@ def test_who_is_impatient_and_interrupts_again_does_not_interrupt_the_cleaning_u
             scenario.append("cleaned up")
 
     monkeypatch.setattr(run_command, "run_session", session)
-    done = CliRunner().invoke(main, ["run", "-n", "2", "--random", "--", "true"])
+    done = CliRunner().invoke(main, ["run", "-n", "2", *RANDOM, "--", "true"])
     assert (done.exit_code, scenario) == (128 + signal.SIGINT, ["cleaned up"]), done.output
     assert "SIGINT: every process has been ended" in done.stderr

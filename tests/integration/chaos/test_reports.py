@@ -67,7 +67,7 @@ def test_a_page_that_cannot_be_written_does_not_cost_the_text(
         raise error
 
     monkeypatch.setattr("ftcomm_chaos.commands.run.report_page", fails)
-    asked: Any = SimpleNamespace(html=tmp_path / "page.html", as_json=False, keep=tmp_path)
+    asked: Any = SimpleNamespace(html=tmp_path / "page.html", keep=tmp_path)
     played = session(killed_once())
     with contextlib.suppress(ValueError):
         _report(asked, played, tmp_path)

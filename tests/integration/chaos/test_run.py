@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import trio
 
+from ftcomm_chaos.commands.run import REPORT
 from ftcomm_chaos.report.verdict import Demands, judge
 from ftcomm_chaos.runner.job import JobSpec
 from ftcomm_chaos.runner.runner import ChaosRunOptions, run_once
@@ -42,14 +43,15 @@ KILL: list[dict[str, Any]] = [{"at": {"position": "1.5.1.0@enter"}, "kind": "sig
 def command(folder: Path, script: str, *options: str, arguments: tuple[str, ...] = ()) -> list[str]:
     path = folder / "train.py"
     path.write_text(script)
-    chaos = [sys.executable, "-m", "ftcomm_chaos", "run", "-n", "2", *options]
+    kept = ["--keep", str(folder / "kept")]
+    chaos = [sys.executable, "-m", "ftcomm_chaos", "run", "-n", "2", *kept, *options]
     return [*chaos, "--", sys.executable, str(path), *arguments]
 
 
 def with_plan(folder: Path, plan: object) -> list[str]:
     path = folder / "plan.json"
     path.write_text(json.dumps(plan))
-    return ["--plan", str(path), "--keep", str(folder / "kept"), "--json"]
+    return ["--plan", str(path)]
 
 
 def environment() -> dict[str, str]:
@@ -75,7 +77,8 @@ def output(line: list[str]) -> tuple[int, dict[str, Any], str]:
         check=False,
         preexec_fn=die_with_parent,
     )
-    report = json.loads(done.stdout) if done.stdout else {}
+    path = Path(line[line.index("--keep") + 1]) / REPORT
+    report = json.loads(path.read_text()) if path.exists() else {}
     return done.returncode, report, done.stderr
 
 
@@ -103,11 +106,8 @@ def test_a_job_whose_workers_and_tracker_are_killed_returns_the_same(tmp_path: P
 
 
 def test_random_kills_come_until_the_time_is_over(tmp_path: Path) -> None:
-    options = ("--random", "--seed", "7", "--kill-every", "1s", "--duration", "3s", "--json")
-    folder = str(tmp_path / "kept")
-    status, report, said = output(
-        command(tmp_path, GOOD.replace("0.02", "0.3"), *options, "--keep", folder)
-    )
+    options = ("--seed", "7", "--kill-every", "1s", "--duration", "3s")
+    status, report, said = output(command(tmp_path, GOOD.replace("0.02", "0.3"), *options))
     assert status == 0, said + json.dumps(report)
     kinds = {delivery["kind"] for run in report["runs"] for delivery in run["deliveries"]}
     assert kinds == {"sigkill"}
@@ -161,18 +161,10 @@ def test_a_trace_of_machines_takes_workers_and_gives_them_back(tmp_path: Path) -
     trace = tmp_path / "trace.csv"
     trace.write_text("0,add,a\n0,add,b\n1200,remove,b\n1400,add,c\n")
     script = GOOD.replace("0.02", "0.2")
-    options = ["--trace", str(trace), "--trace-speed", "2", "--json"]
-    done = subprocess.run(
-        command(tmp_path, script, *options, "--keep", str(tmp_path / "kept")),
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=WALL_S,
-        check=False,
-        preexec_fn=die_with_parent,
-    )
-    assert done.returncode == 0, done.stderr
-    (run,) = json.loads(done.stdout)["runs"]
+    options = ["--trace", str(trace), "--trace-speed", "2"]
+    status, report, said = output(command(tmp_path, script, *options))
+    assert status == 0, said
+    (run,) = report["runs"]
     assert [delivery["what"] for delivery in run["deliveries"]] == ["b goes, and worker 1 with it"]
     ends = [process["how"] for process in run["processes"] if process["who"] == "1"]
     assert ends[0] == "was killed by SIGKILL"
@@ -185,7 +177,7 @@ def endless_session(
     """A session whose workers go on for ever, and pidfds of both workers."""
     pipe = folder / "pipe"
     os.mkfifo(pipe)
-    line = command(folder, ENDLESS, "--random", arguments=(str(pipe),))
+    line = command(folder, ENDLESS, "--kill-every", "2s", arguments=(str(pipe),))
     with subprocess.Popen(
         line,
         env=environment(),

@@ -53,7 +53,7 @@ def played(folder: Path, monkeypatch: pytest.MonkeyPatch, *, end: str) -> Served
     monkeypatch.setattr(served_job, "LAST_WORDS_S", 0.1)
     nothing: Any = None
     spec = JobSpec("a job", folder, 2, ("true",), (), (), os.environ)
-    run = Preparation(folder, ("0", "1"), nothing, nothing)
+    run = Preparation(("0", "1"), nothing, nothing)
     return ServedJob(spec, run, lambda _: None, command=["true"])
 
 

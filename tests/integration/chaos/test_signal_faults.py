@@ -9,7 +9,7 @@ import pytest
 
 from ftcomm_chaos.faults.fault_kinds import TRACKER, Hit, NotDeliveredError, Target
 from ftcomm_chaos.runner.losses.tracker_disk import TrackerDiskLost
-from ftcomm_chaos.runner.signal_faults import ByLibrary, SignalFault, TrackerKill
+from ftcomm_chaos.runner.signal_faults import SignalFault, TrackerKill
 
 
 @dataclass(eq=False)
@@ -68,11 +68,8 @@ async def test_what_was_stopped_goes_on_though_one_of_them_has_ended() -> None:
     assert [process.got for process in there.processes.values()] == [both, both, [signal.SIGSTOP]]
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [SignalFault(Target("workers", ("1",)), "SIGKILL"), ByLibrary("kill_rst", deadly=True)],
-)
-def test_who_has_died_of_it_before_we_hear_of_it_is_hit_all_the_same(fault: Any) -> None:
+def test_who_has_died_of_it_before_we_hear_of_it_is_hit_all_the_same() -> None:
+    fault = SignalFault(Target("workers", ("1",)), "SIGKILL")
     process = job(ended="1").processes["1"]
     assert fault.happened(process) == Hit(("1",), fault.happened(process).what, (process,))
 

@@ -32,11 +32,10 @@ def test_a_spare_takes_the_rank_of_a_killed_worker_and_the_bytes_are_the_same(
 @pytest.mark.parametrize("own_tracker", [False, True])
 def test_spares_and_members_die_at_random(tmp_path: Path, own_tracker: bool) -> None:
     """Members and spares are both hit, and no recovery is awaited for a spare."""
-    options = ["--spares", "2", "--kill-every", "1s", "--seed", "4", "--json"]
+    options = ["--spares", "2", "--kill-every", "1s", "--seed", "4"]
     options += ["--tracker-kill-every", "6s"] if own_tracker else []
     script = GOOD.replace("0.02", "0.4").replace("range(version, 12)", "range(version, 40)")
-    folder = tmp_path / "kept"
-    status, report, said = output(command(tmp_path, script, *options, "--keep", str(folder)))
+    status, report, said = output(command(tmp_path, script, *options))
     assert status == 0, said + json.dumps(report["reasons"])
     kills = [x for x in report["runs"][0]["deliveries"] if x["kind"] == "sigkill"]
     assert {bool(kill["spares"]) for kill in kills} == {True, False}

@@ -84,8 +84,7 @@ def test_a_job_without_the_pieces_of_linux_runs_over_tcp_and_survives_a_kill(
         "darwin",
         *("-m", "ftcomm_tracker", "run", "-n", "2", "--state-dir", str(tmp_path / "job")),
         *("--", *worker),
-        FTCOMM_FAULTS="1.1.1.0@half_sent=kill",
-        FTCOMM_FAULTS_LOG=str(log),
+        FTCOMM_FAULTS=f"1.1.1.0@half_sent=kill>{log}",
     )
     assert (done.stdout, done.returncode, len(log.read_text().splitlines())) == (
         "[0] 27.0 ['AF_INET'] True False\n",

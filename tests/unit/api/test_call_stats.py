@@ -1,7 +1,7 @@
 """Counts of calls: several threads may send and receive at once."""
 
+from ftcomm.api.public_values import KindStats
 from ftcomm.api.session import CallStats
-from ftcomm.api.stats import KindStats
 from ftcomm.protocol.signature import Kind
 
 

@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner
 
 from ftcomm_chaos.checkers import RULES
@@ -45,22 +44,6 @@ def test_a_broken_rule_is_named_with_its_evidence(tmp_path: Path) -> None:
     assert "(w1-1.jsonl:14, w0-1.jsonl:14)" in output
 
 
-def test_json_has_the_findings_as_values(tmp_path: Path) -> None:
-    folder = written(tmp_path / "job", broken())
-    status, output = run(folder, "--json")
-    told = json.loads(output)
-    (violation,) = told.pop("findings")
-    assert (status, told) == (
-        1,
-        {"format": 1, "ok": False, "ranks": 3, "incarnations": 3, "killed": [], "calls": 21},
-    )
-    assert (violation["rule"], violation["who"], violation["where"]) == (
-        "same-bytes",
-        "w1-1",
-        "1.0",
-    )
-
-
 def test_the_reference_counts(tmp_path: Path) -> None:
     wrong = peace()
     for incarnation in ("w0-1", "w1-1", "w2-1"):
@@ -70,19 +53,16 @@ def test_the_reference_counts(tmp_path: Path) -> None:
     assert (run(folder)[0], status, output.count("as-reference")) == (0, 1, 1)
 
 
-@pytest.mark.parametrize("json_too", [[], ["--json"]])
-def test_nothing_to_check_and_nothing_to_read_are_told_apart(
-    tmp_path: Path, json_too: list[str]
-) -> None:
+def test_nothing_to_check_and_nothing_to_read_are_told_apart(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    status, output = run(tmp_path / "empty", *json_too)
+    status, output = run(tmp_path / "empty")
     assert (status, "no incarnation is recorded there" in output) == (2, True)
     folder = written(tmp_path / "job", peace())
-    assert run(folder, "--reference", tmp_path / "empty", *json_too)[0] == 2
+    assert run(folder, "--reference", tmp_path / "empty")[0] == 2
     (folder / "w1-1.jsonl").write_text("nonsense\n")
-    status, output = run(folder, *json_too)
+    status, output = run(folder)
     assert (status, "w1-1.jsonl:1: it is not JSON" in output) == (3, True)
-    assert run(tmp_path / "nowhere", *json_too)[0] == 3
+    assert run(tmp_path / "nowhere")[0] == 3
 
 
 def test_what_a_unknown_peer_wrote_cannot_command_the_terminal(tmp_path: Path) -> None:

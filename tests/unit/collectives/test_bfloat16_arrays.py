@@ -16,7 +16,7 @@ from ftcomm.engine.persistent_request import persistent
 from ftcomm.errors import ProtocolError
 from ftcomm.memory.pool import LoggedResult, dtype_from_wire, stored_from_wire
 from ftcomm.protocol.signature import Kind, Signature, signature_text
-from ftcomm.requests.options import CallOptions
+from ftcomm.requests.request import CallOptions
 from ftcomm.state.serializer import pack_state, unpack_state
 from tests.helpers.group import builder
 

@@ -13,7 +13,7 @@ import ftcomm
 from ftcomm.collectives.op_argument import MAX_NAME, NAME_OF_ID, resolve_op
 from ftcomm.protocol.field_types import MAX_ADDRESS
 from ftcomm.protocol.signature import Kind, function_of_site, site_with_function
-from ftcomm.requests.options import CallOptions
+from ftcomm.requests.request import CallOptions
 
 Array = np.ndarray[Any, Any]
 

@@ -9,7 +9,7 @@ import pytest
 import ftcomm
 from ftcomm.collectives.op_argument import OpName, canonical_name
 from ftcomm.protocol.signature import OpCode
-from ftcomm.requests.options import CallOptions
+from ftcomm.requests.request import CallOptions
 
 
 @pytest.fixture

@@ -75,11 +75,11 @@ def test_an_array_of_another_class_is_filled_by_its_bytes() -> None:
     assert np.may_share_memory(place, out)
 
 
-@pytest.mark.parametrize("why", ["none", "over", "withdrawn", "read-only"])
+@pytest.mark.parametrize("why", ["none", "over", "read-only"])
 def test_memory_that_is_not_waited_for_is_left_alone(why: str) -> None:
     out = np.zeros((2, 3))
     direct = receive_into(None if why == "none" else out)
-    direct.is_over, direct.is_withdrawn = why == "over", why == "withdrawn"
+    direct.is_over = why == "over"
     out.flags.writeable = why != "read-only"
     assert direct.place_for(1, fields_of(), DOUBLE) is None
 

@@ -15,7 +15,7 @@ from ftcomm.protocol.signature import (
     is_compatible,
     signature_text,
 )
-from ftcomm.requests.options import CallOptions
+from ftcomm.requests.request import CallOptions
 from tests.helpers.group import builder
 
 SITE = "train.py:1"

@@ -41,7 +41,7 @@ async def refuse(*_: object) -> NoReturn:
 @pytest.mark.parametrize(
     ("job_id", "needs_tracker", "said"),
     [
-        ("", True, "waiting up to 600 s (FTCOMM_CONNECT_TIMEOUT)"),
+        ("", True, "waiting up to 600 s (FTCOMM_TRACKER_TIMEOUT)"),
         ("j", True, "waiting up to 700 s (FTCOMM_TRACKER_TIMEOUT)"),
         ("j", False, ""),
     ],

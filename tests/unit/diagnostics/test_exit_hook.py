@@ -83,10 +83,10 @@ def test_an_uncaught_error_is_told_before_threads_are_waited_for(script: str, sa
 
 MALFORMED = (
     {"FTCOMM_LOG": "verbose"},
-    {"FTCOMM_CONNECT_TIMEOUT": "x"},
+    {"FTCOMM_TRACKER_TIMEOUT": "x"},
     {"FTCOMM_TRACKER": "foo"},
     {"FTCOMM_ALGORITHM": "foo"},
-    {"FTCOMM_DEBUG": "foo"},
+    {"FTCOMM_VERIFY": "foo"},
     {"RANK": "1", "WORLD_SIZE": "2"},
 )
 

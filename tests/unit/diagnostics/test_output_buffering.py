@@ -26,7 +26,7 @@ def join(stream: io.TextIOWrapper, asked: str, monkeypatch: pytest.MonkeyPatch) 
     with monkeypatch.context() as patch:  # pytest sets the streams between two phases of a test
         patch.setattr(sys, "stdout", stream)
         patch.setattr(sys, "stderr", io.StringIO())
-        patch.setenv("FTCOMM_OUTPUT", asked)
+        patch.setenv("PYTHONUNBUFFERED", asked)
         write_whole_lines()
 
 
@@ -41,7 +41,7 @@ def arriving(reader: int) -> bytes:
     ("asked", "seen"),
     [
         ("lines", [b"", b"text\n", b"", b"50\r50%", b"", b"rest"]),
-        ("", [b"text", b"\n", b"50", b"\r50%", b"rest", b""]),
+        ("1", [b"text", b"\n", b"50", b"\r50%", b"rest", b""]),
     ],
 )
 def test_lines_are_passed_on_whole_if_the_launcher_asks(
@@ -73,6 +73,6 @@ def test_a_stream_that_the_script_has_set_up_stays(
 
 def test_unbuffered_streams_that_the_user_asked_for_stay() -> None:
     asked = {"PYTHONUNBUFFERED": "1"}
-    set_here = {"PYTHONUNBUFFERED": "1", "FTCOMM_OUTPUT": "lines"}
+    set_here = {"PYTHONUNBUFFERED": "lines"}
     assert (with_prompt_output({}), with_prompt_output(asked)) == (set_here, asked)
     assert with_prompt_output(set_here) == set_here  # of a worker that is a launcher too

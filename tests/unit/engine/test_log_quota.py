@@ -12,8 +12,7 @@ from ftcomm.diagnostics.logs import JobLogger
 from ftcomm.engine.log_quota import LogQuota
 from ftcomm.errors import LogLimitError
 from ftcomm.protocol.position import START, Position
-from ftcomm.requests.options import CallOptions
-from ftcomm.requests.request import Request
+from ftcomm.requests.request import CallOptions, Request
 from tests.helpers.group import builder
 
 

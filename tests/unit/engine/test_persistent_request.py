@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 
 import ftcomm
-from ftcomm import communicator
-from ftcomm.api import call_guard, collectives, outputs, persistent_calls, session
 from ftcomm.collectives.schedules.allgather import ring_allgather
 from ftcomm.collectives.schedules.binomial_tree import binomial_broadcast
 from ftcomm.collectives.schedules.recursive_doubling import doubling_allreduce
@@ -18,14 +16,13 @@ from ftcomm.collectives.schedules.schedule import Schedule
 from ftcomm.communicator import Communicator
 from ftcomm.engine import persistent_request
 from ftcomm.engine.persistent_request import PersistentRequest
-from ftcomm.errors import ClosedError
 from ftcomm.memory.pool import LoggedResult, Pool
 from ftcomm.protocol.position import START
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm.recovery.recent_calls import NO_CALL
 from ftcomm.recovery.result_log import LogEntry
 from ftcomm.requests.request import CollectiveSpec
-from tests.helpers.interrupts import ANYWHERE, BY_SIGNAL, interrupted, places
+from tests.helpers.interrupts import interrupted, places
 
 FLOATS = np.dtype(np.float64)
 SIGNATURE = Signature(Kind.ALLREDUCE, count=3).encode()
@@ -216,43 +213,3 @@ def test_a_result_is_the_user_s_own(ways: list[Way], count: int, gives_out: bool
         assert (result is out) == gives_out
         result += 1
         assert (logged == x).all()
-
-
-# --- Ctrl-C, in a group of one --------------------------------------------------------------------
-
-PATH = (communicator, collectives, persistent_calls, outputs, session, call_guard)
-
-
-@pytest.mark.parametrize("where", [ANYWHERE, BY_SIGNAL])
-@pytest.mark.parametrize("is_fast", [True, False])
-@pytest.mark.parametrize("count", [4, POOLED])
-def test_a_call_cut_short_can_be_made_again_or_this_process_has_ended(
-    ways: list[Way], count: int, is_fast: bool, where: str
-) -> None:
-    """It ends if its result is lost, and with it the knowledge of how far the script has come."""
-    called, lost, x, out = 0, 0, np.ones(count), np.empty(count)
-    for number in places():
-        comm = ftcomm.init("none")
-
-        def call(comm: Communicator = comm) -> None:
-            comm.allreduce(x, out=out)
-
-        for _ in range(is_fast):
-            call()
-        reached = comm.seqno
-        if not interrupted(call, number, *PATH, where=where):
-            comm.close()
-            break
-        is_past = comm.seqno > reached
-        try:
-            call()
-        except ClosedError:
-            assert is_past
-            assert comm.is_over
-            lost += 1
-        else:
-            called += 1
-            comm.close()
-            assert where == ANYWHERE or not is_past
-    assert min(called, lost) > 0
-    assert ways

@@ -78,14 +78,14 @@ def test_local_states_are_held_by_all_their_holders_before_the_commit(plane: Not
 
 
 def test_a_header_that_was_read_for_a_call_that_was_cut_short_is_no_other_call_s(hub: Hub) -> None:
-    """Ctrl-C came between the header and the call; its link was of an epoch that is over now."""
+    """Its input could not be made; its link was of an epoch that is over now."""
     plane = DataPlane(hub, SimpleNamespace(driver=SimpleNamespace(act=lambda _: None)))  # type: ignore[arg-type]  # told of a lost link
     ends = [socket.socketpair() for _ in range(2)]
     before, now = (SocketLink(near, 1) for near, _ in ends)
     used: list[Any] = []
     plane._executor.run = lambda _, links, **rest: used.append(links[1])  # type: ignore[method-assign,assignment]  # notes its link
     plane._unread = UnreadLink(before, b"header")
-    plane.cut_short(KeyboardInterrupt())
+    plane.cut_short(ValueError())
     hub.links = {1: now}
     barrier = schedule_for(Kind.BARRIER, 2, 0, 0, 1)
     assert plane.run(barrier, CallHeader(*TURN, b""), NOTHING, NOTHING)

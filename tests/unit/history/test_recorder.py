@@ -3,19 +3,15 @@
 import logging
 import os
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from ftcomm.diagnostics.history import Ended, Entered, Over, Planned, Raised, Resources
+from ftcomm.diagnostics.history import Ended, Over, Planned, Raised, Resources
 from ftcomm.diagnostics.logs import JobLogger, LogContext
 from ftcomm.diagnostics.recorder import Recorder
-from ftcomm.engine.recorded import RecordingEngine
 from ftcomm.errors import ConfigError, FencedError
 from ftcomm.protocol.messages import Member
 from ftcomm.protocol.position import START
-from ftcomm.protocol.signature import Kind
 from ftcomm.recovery.machine import WorkerMachine
 from ftcomm.recovery.states import Identity, MachineLimits
 from ftcomm_chaos.history import read_history
@@ -128,31 +124,3 @@ def test_a_folder_that_cannot_be_made_is_refused_before_the_job_is_joined(tmp_pa
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"FTCOMM_HISTORY: .*Not a directory"):
         Recorder(tmp_path / "file" / "folder", LOG)
-
-
-@pytest.mark.parametrize("is_written", [False, True])
-def test_an_interrupt_beside_the_first_line_of_a_call_leaves_both_lines_or_none(
-    is_written: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    recorder = Recorder(tmp_path, LOG)
-    recorder.note(member_of(epoch=1))
-    machine: Any = SimpleNamespace(executed_in=None)
-    engine: Any = SimpleNamespace(position=START, epoch=1, _machine=machine, _recorder=recorder)
-    write = os.write
-
-    def interrupted(file: int, line: bytes) -> int:
-        monkeypatch.setattr(os, "write", write)
-        if is_written:
-            write(file, line)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "write", interrupted)
-    recorded = RecordingEngine._recorded(engine, Kind.BARRIER, b"", "t.py:1")
-    with pytest.raises(KeyboardInterrupt), recorded:
-        raise AssertionError("the call is not entered")
-    recorder.end("left", "")
-    (incarnation,) = read_history(tmp_path).records
-    events = [type(line.event) for line in incarnation.lines]
-    assert events == [Planned, *([Entered, Raised] if is_written else []), Ended]

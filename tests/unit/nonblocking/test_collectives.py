@@ -213,26 +213,6 @@ def test_no_nonblocking_call_takes_the_fast_path(
         comm.bucketed([X])
 
 
-def test_ctrl_c_in_a_call_that_has_its_place_ends_this_process(
-    comm: ftcomm.Communicator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The script cannot know that, and would make the call again."""
-
-    arrived, interrupts = comm._nonblocking.queue._arrived, [KeyboardInterrupt()]
-    notify = arrived.notify
-
-    def interrupted() -> None:
-        if interrupts:
-            raise interrupts.pop()
-        notify()
-
-    with monkeypatch.context() as patched:
-        patched.setattr(arrived, "notify", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            comm.iallreduce(X)
-    assert comm.is_over
-
-
 def test_a_call_that_is_done_holds_nothing_of_its_input(comm: ftcomm.Communicator) -> None:
     x = np.zeros(1000)
     seen = weakref.ref(x)

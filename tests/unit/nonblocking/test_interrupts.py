@@ -1,7 +1,6 @@
 """Ctrl-C, or no room for a thread, at every place where a nonblocking call or a task begins."""
 
 import functools
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,22 +14,20 @@ import ftcomm
 from ftcomm import communicator
 from ftcomm.api import call_guard, checkpoints, collectives, persistent_calls, session
 from ftcomm.control import changes
-from ftcomm.errors import ClosedError, ThreadLimitError
+from ftcomm.errors import ThreadLimitError
 from ftcomm.nonblocking import (
     buckets,
-    dependencies,
     fused,
     handle,
     message_handles,
     nonblocking_calls,
     queue,
-    task_arguments,
-    task_engine,
     threads,
 )
 from ftcomm.nonblocking.callbacks import Callbacks
 from ftcomm.nonblocking.handle import QueuedCall
 from ftcomm.nonblocking.message_handles import MessageHandles
+from ftcomm.tasks import dependencies, task_engine
 from tests.helpers.interrupts import BY_SIGNAL, interrupted, places
 
 PATH = (
@@ -41,9 +38,8 @@ PATH = (
     checkpoints,
     persistent_calls,
     task_engine,
-    task_arguments,
 )
-PATH += (dependencies, queue, threads, call_guard, handle, changes)
+PATH += (buckets, fused, dependencies, queue, threads, call_guard, handle, changes)
 WAITS = (*PATH, message_handles, threading)
 OTHER = np.ones(3)
 WITHIN_S = 60.0  # a hang is a failure; nothing here takes a second
@@ -133,7 +129,12 @@ def wait_for_a_message(_: ftcomm.Communicator, look: Look) -> tuple[Any, Callabl
 def wait_for_a_turn(comm: ftcomm.Communicator, look: Look) -> tuple[Any, Callable[[], object]]:
     line: Any = comm._nonblocking.queue
     line._is_settled = look
-    return line, lambda: line.hand_back(sys._getframe())
+
+    def wait() -> None:
+        if line.hand_back():
+            del comm._session.guard.lock.holder[0]
+
+    return line, wait
 
 
 def wait_for_an_engine(comm: ftcomm.Communicator, look: Look) -> tuple[Any, Callable[[], object]]:
@@ -153,7 +154,7 @@ def is_free(line: Any) -> bool:
     return taken
 
 
-# --- Ctrl-C -------------------------------------------------------------------------------------
+# --- Ctrl-C, in a group of one --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("begin", BEGINNINGS)
@@ -192,209 +193,36 @@ def test_a_wait_for_a_message_that_is_cut_short_holds_up_no_other_thread() -> No
                 break
 
 
-@pytest.mark.parametrize("is_first", [True, False])
-@pytest.mark.parametrize("is_nonblocking_again", [True, False])
-def test_an_nonblocking_call_cut_short_can_be_made_again_or_this_process_has_ended(
-    is_first: bool, is_nonblocking_again: bool
-) -> None:
-    called = lost = 0
+def push(comm: ftcomm.Communicator) -> None:
     x = np.ones(3)
-    for number in places():
-        comm = ftcomm.init("none")
-        for _ in range(1 - is_first):
-            comm.iallreduce(x).wait()
-        reached = comm.seqno
-        if not interrupted(lambda c=comm: c.iallreduce(x), number, *PATH, where=BY_SIGNAL):
-            comm.close()
-            break
-        requests = comm._nonblocking.queue
-        # So that the engine's ownership is back, if it was taken.
-        assert requests._changed.wait_for(requests._is_idle, WITHIN_S)
-        try:
-            if is_nonblocking_again:
-                comm.iallreduce(x).wait(WITHIN_S)
-            else:
-                comm.allreduce(x)
-        except ClosedError:
-            assert comm.is_over
-            lost += 1
-        else:
-            called += 1
-            assert comm.allreduce(x).tolist() == [1, 1, 1]
-            assert comm.iallreduce(x).wait(WITHIN_S).tolist() == [1, 1, 1]
-            assert comm.seqno == reached + 3
-            comm.close()
-    assert min(called, lost) > 0
+    engine = comm.engine(1)
+    engine.push(lambda: None, mutate=[x])
+    engine.allreduce(x)
+    engine.wait_for(x)
 
 
-def test_bucketed_arrays_cut_short_can_be_combined_again_or_this_process_has_ended() -> None:
-    """Ctrl-C may come behind the last bucket, when the results are put into place."""
-    called = lost = 0
-    x = [np.ones(3), np.ones((2, 2))]
+CALLS: dict[str, Callable[[ftcomm.Communicator], object]] = {
+    "blocking": lambda comm: comm.allreduce(OTHER),
+    "nonblocking": lambda comm: comm.iallreduce(OTHER).wait(WITHIN_S),
+    "bucketed": lambda comm: comm.bucketed([OTHER, np.ones((2, 2))]),
+    "checkpoint": lambda comm: comm.checkpoint(OTHER),
+    "behind others": lambda comm: [comm.iallreduce(OTHER), comm.barrier()],
+    "tasks": push,
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_group_of_one_goes_on_wherever_a_call_is_interrupted(name: str) -> None:
+    call = CALLS[name]
     for number in places():
-        comm = ftcomm.init("none")
-        reached, out = comm.seqno, [np.zeros(3), np.zeros((2, 2))]
-        call = functools.partial(comm.bucketed, x, out=out)
-        if not interrupted(call, number, *PATH, buckets, fused, where=BY_SIGNAL):
-            comm.close()
-            break
-        requests = comm._nonblocking.queue
-        assert requests._changed.wait_for(requests._is_idle, WITHIN_S)
-        try:
+        with ftcomm.init("none") as comm:
+            comm.load_checkpoint(0)
+            if not interrupted(lambda c=comm: call(c), number, *PATH, where=BY_SIGNAL):
+                break
+            call(comm)
             comm.barrier()
-        except ClosedError:
-            lost += 1
-        else:
-            called += 1
-            assert comm.seqno == reached + 1
-            comm.close()
-    assert min(called, lost) > 0
-
-
-@pytest.mark.parametrize("loads", [True, False], ids=["load", "checkpoint"])
-def test_a_checkpoint_cut_short_can_be_made_again_or_this_process_has_ended(loads: bool) -> None:
-    """Ctrl-C may come behind its commit, when the version is about to be returned."""
-    gone_on = lost = 0
-    for number in places():
-        comm = ftcomm.init("none")
-        state, call = np.zeros(2), comm.load_checkpoint
-        if not loads:
-            comm.load_checkpoint(state)
-            call = comm.checkpoint  # type: ignore[assignment] # it returns something else
-        before = comm.position
-        if not interrupted(lambda c=call, s=state: c(s), number, *PATH, where=BY_SIGNAL):
-            comm.close()
-            break
-        try:
-            comm.peek_checkpoint() if loads else comm.barrier()
-        except ClosedError:
-            lost += 1
-        else:
-            gone_on += 1
-            assert comm.position.version == before.version
-            comm.close()
-    assert min(gone_on, lost) > 0
-
-
-@pytest.mark.parametrize("is_pending", [True, False])
-def test_a_synchronous_call_that_waits_for_others_and_is_cut_short_can_be_made_again(
-    is_pending: bool,
-) -> None:
-    x = np.ones(3)
-    for number in places():
-        comm = ftcomm.init("none")
-        handle = comm.iallreduce(x)
-        if not is_pending:
-            handle.wait()
-        if not interrupted(comm.peek_checkpoint, number, *PATH, where=BY_SIGNAL):
-            comm.close()
-            break
-        comm.barrier()
-        assert (handle.wait(WITHIN_S).tolist(), comm.seqno) == ([1, 1, 1], 2)
-        comm.close()
-    assert number > 3
-
-
-@pytest.mark.parametrize("is_first", [True, False])
-def test_a_push_cut_short_can_be_made_again(is_first: bool) -> None:
-    """A function that was pushed just so runs twice then."""
-    runs: list[int] = []
-    for number in places():
-        comm = ftcomm.init("none")
-        engine, x, door = comm.engine(1), np.ones(3), threading.Event()
-        for _ in range(1 - is_first):
-            engine.push(lambda d=door: allowed(d), mutate=[x])
-        runs.clear()
-
-        def push(engine: Any = engine, x: Any = x) -> None:
-            engine.push(lambda: runs.append(1), [OTHER], [x])
-
-        if not interrupted(push, number, *PATH, where=BY_SIGNAL):
-            door.set()
-            comm.close()
-            break
-        push()
-        door.set()
-        engine.wait_for(x)
-        engine.wait()
-        assert len(runs) in {1, 2}
-        comm.close()
-    assert number > 50
-
-
-def test_a_pushed_collective_cut_short_can_be_made_again_or_this_process_has_ended() -> None:
-    called = lost = 0
-    for number in places():
-        comm = ftcomm.init("none")
-        engine, x, door = comm.engine(1), np.ones(3), threading.Event()
-        engine.push(lambda d=door: allowed(d), mutate=[x])
-        has_come = interrupted(lambda e=engine, x=x: e.allreduce(x), number, *PATH, where=BY_SIGNAL)
-        door.set()
-        if not has_come:
-            comm.close()
-            break
-        try:
-            engine.allreduce(x)
-            engine.wait_for(x)
-            engine.wait()
-        except ClosedError:
-            assert comm.is_over
-            lost += 1
-        else:
-            called += 1
-            comm.close()
-            assert comm.seqno == 1
-    assert min(called, lost) > 0
-
-
-def test_a_synchronous_call_cut_short_lets_an_nonblocking_one_in() -> None:
-    called = lost = 0
-    for number in places():
-        comm = ftcomm.init("none")
-        comm.ibarrier().wait()
-        if not interrupted(comm.barrier, number, *PATH, where=BY_SIGNAL):
-            comm.close()
-            break
-        reached = comm.seqno
-        try:
             comm.ibarrier().wait(WITHIN_S)
-        except ClosedError:
-            assert (comm.is_over, reached) == (True, 2)
-            lost += 1
-        else:
-            assert (reached, comm.seqno) == (1, 2)
-            called += 1
-            comm.close()
-    assert min(called, lost) > 0
-
-
-def test_a_close_cut_short_can_be_made_again() -> None:
-    for number in places():
-        comm = ftcomm.init("none")
-        comm.ibarrier().wait()
-        engine = comm.engine(1)
-        engine.push(lambda: None)
-        engine.wait()
-        if not interrupted(comm.close, number, *PATH, where=BY_SIGNAL):
-            break
-        comm.close()
-        assert comm.is_over
     assert number > 10
-
-
-def test_a_wait_cut_short_can_be_made_again() -> None:
-    for number in places():
-        comm = ftcomm.init("none")
-        engine, x = comm.engine(1), np.ones(3)
-        engine.push(lambda: None, mutate=[x])
-        engine.wait()
-        if not interrupted(lambda e=engine, x=x: e.wait_for(x), number, *PATH, where=BY_SIGNAL):
-            comm.close()
-            break
-        engine.wait_for(x)
-        engine.wait()
-        comm.close()
-    assert number > 30
 
 
 def test_ctrl_c_while_the_thread_starts_does_not_leave_two_of_them(

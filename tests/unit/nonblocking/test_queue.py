@@ -5,7 +5,6 @@ import gc
 import math
 import os
 import re
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from fractions import Fraction
@@ -28,25 +27,28 @@ class Line:
     """A call guard with its queue, and calls that block until they are released."""
 
     def __init__(self) -> None:
-        self.reached = 0
-        self.given_up: list[FtcommError] = []
-        self.guard = CallGuard(self._judge, lambda: self.reached, self.given_up.append)
+        self.heard: list[BaseException] = []
+        self.guard = CallGuard(self._ended_by)
         self.queue = self.guard.pending = RequestQueue(self.guard)
-        self.judge: Callable[[FtcommError], bool] = lambda _: False
+        self.judge: Callable[[BaseException], bool] = lambda _: False
         self.ran: list[Any] = []
         self.doors: list[threading.Event] = []
         self.ended: list[str] = []
 
-    def _judge(self, error: FtcommError) -> bool:
-        return self.judge(error)
+    def _ended_by(self, error: BaseException) -> FtcommError | None:
+        self.heard.append(error)
+        return error if isinstance(error, FtcommError) and self.judge(error) else None
 
     def begin(self, value: Any = None, work: Callable[[], Any] | None = None) -> Handle[Any]:
         def default() -> Any:
             self.ran.append(value)
             return value
 
-        with self.queue.one_user():
-            return Handle(self.queue.put(QueuedCall(work or default, "a call")), self.queue)
+        call = QueuedCall(work or default, "a call")
+        return Handle(self.queue.run_alone(lambda: self.queue.put(call)), self.queue)
+
+    def call(self, value: Any = None) -> None:
+        self.guard.run(lambda: self.ran.append(value))
 
     def blocked(self) -> tuple[Handle[Any], threading.Event]:
         """A call that runs, and what lets it go."""
@@ -116,32 +118,29 @@ def test_a_synchronous_call_comes_behind_all_that_is_pending(line: Line) -> None
     _, door = line.blocked()
     line.begin("before")
     threading.Timer(0.05, door.set).start()  # whenever it fires, the order is the same
-    with line.guard:
-        line.ran.append("synchronous")
+    line.call("synchronous")
     line.begin("after").wait()
     assert line.ran == ["before", "synchronous", "after"]
 
 
 def test_nothing_runs_beside_a_synchronous_call(line: Line) -> None:
     line.begin().wait()
-    with line.guard:
-        (refused,) = in_thread(lambda: line.begin("beside"))
+    (refused,) = line.guard.run(lambda: in_thread(lambda: line.begin("beside")))
     assert (type(refused), line.ran) == (ThreadError, [None])
 
 
 def test_a_gate_with_nothing_pending_asks_nobody(line: Line) -> None:
     line.begin().wait()
     line.guard.pending = None
-    with line.guard:
-        pass
+    line.call()
+    assert line.ran == [None, None]
 
 
 def test_a_call_waits_until_it_is_due(line: Line) -> None:
     due = threading.Event()
     late = QueuedCall(lambda: line.ran.append("late"), "x")
     late.is_due = due.is_set
-    with line.queue.one_user():
-        line.queue.put(late)
+    line.queue.run_alone(lambda: line.queue.put(late))
     behind = line.begin("behind")
     line.queue.look_again()
     assert (late.is_done, behind.done(), line.ran) == (False, False, [])
@@ -191,17 +190,16 @@ def test_a_call_made_after_an_error_that_nobody_has_heard_of_fails_at_once(line:
 def test_an_error_of_a_handle_that_was_dropped_leaves_the_next_synchronous_call(line: Line) -> None:
     line.begin(work=raiser(ValueError("dropped")))
     gc.collect()
-    with pytest.raises(ValueError, match="dropped"), line.guard:
-        line.ran.append("never")
-    with line.guard:
-        line.ran.append("once it was heard")
+    with pytest.raises(ValueError, match="dropped"):
+        line.call("never")
+    line.call("once it was heard")
     assert line.ran == ["once it was heard"]
 
 
 def test_an_end_of_the_job_is_raised_by_what_is_pending_and_by_every_later_call(line: Line) -> None:
     lost = JobLostError("all is lost")
 
-    def judge(error: FtcommError) -> bool:
+    def judge(error: BaseException) -> bool:
         line.end()
         return error is lost
 
@@ -209,7 +207,7 @@ def test_an_end_of_the_job_is_raised_by_what_is_pending_and_by_every_later_call(
     _, door = line.blocked()
     handles = [line.begin(work=raiser(lost)), line.begin("behind")]
     door.set()
-    for ask in (handles[0].wait, handles[1].wait, line.guard.__enter__, line.begin):
+    for ask in (handles[0].wait, handles[1].wait, line.call, line.begin):
         with pytest.raises(JobLostError, match="all is lost"):
             ask()
     assert (line.ran, line.ended) == ([], ["finish"])
@@ -267,7 +265,7 @@ def test_what_is_no_limit_of_a_wait_is_refused(
             ask(timeout)
 
 
-def test_ctrl_c_in_a_wait_leaves_the_call_running(
+def test_ctrl_c_in_a_wait_is_heard_as_one_in_a_call(
     line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handle, door = line.blocked()
@@ -279,7 +277,7 @@ def test_ctrl_c_in_a_wait_leaves_the_call_running(
         patched.setattr(Changes, "wait_for", interrupted)
         with pytest.raises(KeyboardInterrupt):
             handle.wait()
-    assert not handle.done()
+    assert [type(error) for error in line.heard] == [KeyboardInterrupt]
     door.set()
     assert handle.wait() == "went through"
 
@@ -293,7 +291,7 @@ def test_a_function_inside_a_call_can_neither_wait_nor_call(line: Line) -> None:
     got: list[Any] = []
 
     def work() -> None:
-        for forbidden in (later.wait, line.guard.__enter__, line.begin):
+        for forbidden in (later.wait, line.call, line.begin):
             with pytest.raises(ThreadError) as caught:
                 forbidden()
             got.append(caught.type)
@@ -307,8 +305,7 @@ def test_a_function_inside_a_call_can_neither_wait_nor_call(line: Line) -> None:
 
 def test_of_two_threads_that_call_at_once_one_is_refused(line: Line) -> None:
     _, door = line.blocked()
-    with line.queue.one_user():
-        refused = in_thread(line.begin) + in_thread(line.guard.__enter__)
+    refused = line.queue.run_alone(lambda: in_thread(line.begin) + in_thread(line.call))
     assert [type(error) for error in refused] == [ThreadError] * 2
     door.set()
 
@@ -352,7 +349,7 @@ def test_a_call_that_waits_for_a_users_function_is_released_at_the_end(
     monkeypatch.setattr(line.queue, "_is_settled", looked)
     ends = threading.Thread(target=lambda: waits.wait(WITHIN_S) and line.end())
     ends.start()
-    [raised] = in_thread(line.guard.__enter__)
+    [raised] = in_thread(line.call)
     assert isinstance(raised, ClosedError)
     ends.join()
 
@@ -364,7 +361,7 @@ def test_a_call_that_had_looked_before_the_end_does_not_get_the_engine_behind_it
     handle, door = line.blocked()
     line.queue.end(door.set, lambda: line.ended.append("finish"))
     assert (handle.wait(), line.ended) == ("went through", ["finish"])
-    assert not line.guard.try_take(sys._getframe())
+    assert not line.guard.lock.take()
 
 
 def test_an_end_without_any_nonblocking_call_is_immediate(line: Line) -> None:
@@ -382,7 +379,7 @@ def test_a_forked_child_can_neither_wait_nor_call(line: Line) -> None:
     child = os.fork()
     if not child:
         words = []
-        for forbidden in (handle.wait, line.begin, line.guard.__enter__):
+        for forbidden in (handle.wait, line.begin, line.call):
             try:
                 forbidden()
             except ForkError as error:
@@ -405,9 +402,7 @@ def test_the_limit_that_passes_first_is_that_of_a_queued_call(line: Line) -> Non
     assert line.queue.earliest_limit() is None
     first, door = line.blocked()
     calls = [QueuedCall(lambda: None, "x", limit) for limit in (limits[0], None, *limits[1:])]
-    with line.queue.one_user():
-        for call in calls:
-            line.queue.put(call)
+    line.queue.run_alone(lambda: [line.queue.put(call) for call in calls])
     assert line.queue.earliest_limit() == limits[1]
     door.set()
     first.wait()
@@ -422,10 +417,9 @@ def test_a_call_that_waits_for_its_input_has_a_limit(line: Line) -> None:
     calls = [QueuedCall(lambda: None, "x", limit) for limit in limits]
     calls[0].is_due = due.is_set
     said = []
-    with line.queue.one_user():
-        for call in calls:
-            line.queue.put(call)
-            said.append(line.queue.earliest_limit())
+    for call in calls:
+        line.queue.run_alone(lambda call=call: line.queue.put(call))
+        said.append(line.queue.earliest_limit())
     due.set()
     line.queue.earliest_limit()  # so that what is due is looked at again
     Handle(calls[1], line.queue).wait(WITHIN_S)
@@ -446,8 +440,7 @@ def test_a_blocking_call_that_waits_for_its_turn_has_a_limit(
         return is_settled()
 
     def call() -> None:
-        with line.guard.within(Limit(9.0, 10.0), b"its signature"):
-            line.ran.append("blocking")
+        line.guard.run(lambda: line.ran.append("blocking"), Limit(9.0, 10.0), b"its signature")
 
     monkeypatch.setattr(line.queue, "_is_settled", looked)
     _, door = line.blocked()

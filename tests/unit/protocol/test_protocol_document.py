@@ -13,11 +13,6 @@ from ftcomm.protocol.schema import Field
 TEXT = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text(encoding="utf-8")
 
 
-def test_the_tables_are_those_of_the_code() -> None:
-    assert document.message_table() in TEXT
-    assert document.record_table() in TEXT
-
-
 def test_the_numbers_in_the_prose_are_those_of_the_code() -> None:
     roles = ", ".join(f"{name} {code}" for name, code in ROLES.items())
     for said in (

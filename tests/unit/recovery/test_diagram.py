@@ -1,11 +1,11 @@
-"""docs/recovery.md shows the edges that the worker machine really has."""
+"""docs/design/states.md shows the edges that the worker machine really has."""
 
 from pathlib import Path
 
 from ftcomm.recovery.diagram import state_diagram
 from ftcomm.recovery.states import TRANSITIONS
 
-TEXT = (Path(__file__).parents[3] / "docs" / "recovery.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).parents[3] / "docs" / "design" / "states.md").read_text(encoding="utf-8")
 
 
 def test_the_documented_diagram_is_that_of_the_code() -> None:

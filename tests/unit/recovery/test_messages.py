@@ -1,6 +1,5 @@
 """Messages from rank to rank: what is logged, asked for, compared, and balanced at a cut (R21)."""
 
-import functools
 from typing import Any
 
 import pytest
@@ -18,11 +17,9 @@ from ftcomm.recovery.events import (
     SendControl,
 )
 from ftcomm.recovery.machine import Completion, MachineLimits, WorkerMachine
-from ftcomm.recovery.messages import inbox, message_exchange, names, sent_log
 from ftcomm.recovery.messages.message_exchange import MessageArrived
 from ftcomm.recovery.messages.names import MODULUS, START, Mark, Stream, behind, total_of
 from ftcomm.recovery.messages.sent_log import SentLog
-from tests.helpers.interrupts import BY_SIGNAL, interrupted, places
 from tests.unit.recovery.worker_scenario import a_member, at, execute, hear, members, plan
 
 SITE, TAG = "t.py:7", b"grad"
@@ -107,7 +104,7 @@ def test_messages_come_in_order_and_each_once() -> None:
 
 
 class Taker:
-    has_taken = is_withdrawn = False
+    has_taken = False
 
 
 def pass_on(core: WorkerMachine, number: int, content: str, **changes: Any) -> bool:
@@ -134,8 +131,8 @@ def test_a_message_that_is_passed_on_counts_like_one_that_was_held() -> None:
         assert core.messages.next_number(1, TAG) == 3
 
 
-def test_a_taker_takes_one_message_and_none_when_it_has_withdrawn() -> None:
-    core, taker, late = loaded(), Taker(), Taker()
+def test_a_taker_takes_one_message() -> None:
+    core, taker = loaded(), Taker()
     wanted(core)
     arrive(core, 1, "a")
     received(core)
@@ -143,9 +140,6 @@ def test_a_taker_takes_one_message_and_none_when_it_has_withdrawn() -> None:
         MessageArrived(core.view.epoch, 1, 0, TAG, number, digest(content), content)
         for number, content in ((2, "b"), (3, "c"))
     ]
-    late.is_withdrawn = True
-    assert not core.messages.pass_on(messages[0], late, 0.0)
-    assert late.has_taken, "who withdraws takes it for lost: it errs on the safe side"
     assert core.messages.pass_on(messages[0], taker, 0.0)
     assert not core.messages.pass_on(messages[1], taker, 0.0)
     assert core.messages.arrive(messages[1])
@@ -553,35 +547,3 @@ def test_the_line_of_a_message_is_known_by_its_place() -> None:
         core.messages.send(1, TAG, digest("a"), "a", line)
     assert [core.messages.site_of(1, at) for at in (0, 1, 5)] == ["t.py:1", "t.py:2", "t.py:2"]
     assert core.messages.site_of(2, 0) == ""
-
-
-# --- Ctrl-C, on a thread that reads a link ------------------------------------------------------
-
-
-def test_a_message_that_ctrl_c_finds_arriving_is_here_once_when_it_was_sent_again() -> None:
-    for number in places():
-        core = loaded()
-        arriving = functools.partial(arrive, core, 1, "a")
-        if not interrupted(arriving, number, inbox, message_exchange, names, where=BY_SIGNAL):
-            break
-        arriving()
-        assert received(core) == "a"
-        arrive(core, 2, "b")
-        assert [received(core), received(core)] == ["b", None]
-    assert number > 5
-
-
-def test_a_version_that_ctrl_c_finds_beginning_knows_no_older_message() -> None:
-    modules = message_exchange, sent_log, inbox
-    for number in places():
-        core = loaded()
-        send(core, "a")
-        arrive(core, 1, "b")
-        assert received(core) == "b"
-        checkpoint(core, 1)
-        begin = functools.partial(core.messages.held, 1)
-        if not interrupted(begin, number, *modules, where=BY_SIGNAL):
-            break
-        assert core.messages.totals(1) == (START_TOTAL, START_TOTAL)
-        assert core.messages.balance == 0
-    assert number > 5

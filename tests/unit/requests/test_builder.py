@@ -15,8 +15,7 @@ from ftcomm.protocol.signature import (
     with_tag,
 )
 from ftcomm.requests.builder import FLUSH_BROADCASTS, FLUSH_BYTES, UnprovenBroadcasts
-from ftcomm.requests.options import CallOptions
-from ftcomm.requests.request import DeferredInput, Request, anything
+from ftcomm.requests.request import CallOptions, DeferredInput, Request, anything
 from tests.helpers.group import builder
 
 SITE = "train.py:1"

@@ -7,10 +7,9 @@ import pytest
 
 import ftcomm
 from ftcomm.protocol.signature import Kind, LogMode, Signature, is_compatible, logged_as
+from ftcomm.requests.arguments import WHOLE_BYTES
 from ftcomm.requests.contributed_builder import ContributedBuilder
-from ftcomm.requests.log_choice import WHOLE_BYTES
-from ftcomm.requests.options import CallOptions
-from ftcomm.requests.request import Request
+from ftcomm.requests.request import CallOptions, Request
 from tests.helpers.group import builder
 
 SITE = "t.py:7"

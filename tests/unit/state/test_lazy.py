@@ -151,7 +151,7 @@ def test_a_watched_state_is_compared_also_after_it_was_packed() -> None:
 
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[ftcomm.Communicator]:
-    monkeypatch.setenv("FTCOMM_DEBUG", "checkpoints")
+    monkeypatch.setenv("FTCOMM_VERIFY", "checkpoints")
     comm = ftcomm.init("none")
     comm.load_checkpoint()
     yield comm

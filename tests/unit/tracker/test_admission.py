@@ -365,8 +365,8 @@ def test_a_worker_that_dies_again_and_again_while_the_job_stands_still_ends_it_a
         assert (process + 2, "Welcome") in names(die_and_come_back(scenario, process))
     sent = die_and_come_back(scenario, limit)
     reason = (
-        "worker w1 has been started 100 times while the job stood at -1.0: its limit"
-        " (--max-incarnations)"
+        "worker w1 has been started 100 times while the job stood at -1.0: so often it"
+        " fails for a reason that stays"
     )
     assert (limit + 2, Refused("RankLostError", reason)) in sent
     told = [message for conn, message in sent if conn == 1 and isinstance(message, FatalDecision)]

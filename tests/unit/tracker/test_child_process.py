@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from ftcomm.config.environment import process_environment
-from ftcomm_tracker.launcher import line_splitter
+from ftcomm_tracker.launcher import log_lines
 from ftcomm_tracker.launcher.processes import child_process
 from ftcomm_tracker.launcher.processes.child_process import Child, read_proc_stat, start_child
 from ftcomm_tracker.launcher.worker_output import forward_output
@@ -57,7 +57,7 @@ async def test_a_worker_that_spins_is_computing_and_a_stopped_one_is_not() -> No
 async def test_a_long_line_comes_in_pieces_and_the_tail_is_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(line_splitter, "MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr(log_lines, "MAX_LINE_BYTES", 1000)
     child = python("for i in range(30): print(i)\nprint('x' * 200_000, end='')")
     found = await lines_of(child)
     await child.wait()

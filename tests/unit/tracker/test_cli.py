@@ -139,7 +139,6 @@ def test_nobody_at_the_address_is_said(tmp_path: Path) -> None:
             for command in (
                 ["status", "--state-dir"],
                 ["status", "--token-file"],
-                ["clean", "--state-dir"],
                 ["serve", "--log-dir"],
             )
         ),
@@ -153,6 +152,7 @@ def test_a_wrong_command_is_answered_with_a_sentence(
     arguments: list[str], status: int, text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))  # no job runs
     monkeypatch.chdir(tmp_path)
     found, output = invoke(*arguments)
     assert (found, text in output) == (status, True), output
@@ -207,7 +207,6 @@ def test_every_job_setting_is_an_option_without_a_default_of_its_own(command: st
     ("name", "text", "value"),
     [
         ("checkpoint", "none", ""),
-        ("journal", "none", ""),
         ("checkpoint_every", " 5M", "5m"),
     ],
 )

@@ -16,10 +16,9 @@ import trio.testing
 
 from ftcomm_tracker.launcher.console import MAX_QUEUED_BYTES, Console, write_all
 from ftcomm_tracker.launcher.console_session import LogOptions, with_console
-from ftcomm_tracker.launcher.line_splitter import MAX_LINE_BYTES, LineSplitter
 from ftcomm_tracker.launcher.live_area import LiveArea
 from ftcomm_tracker.launcher.log_files import LogFiles
-from ftcomm_tracker.launcher.log_lines import LineFormat
+from ftcomm_tracker.launcher.log_lines import MAX_LINE_BYTES, LineFormat, LineSplitter
 from tests.unit.tracker.fake_children import FakeChild, FakeWorkers
 from tests.unit.tracker.serving import serve
 from tests.unit.tracker.test_launcher import environment

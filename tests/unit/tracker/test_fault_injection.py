@@ -45,10 +45,10 @@ async def test_it_dies_there_and_has_journalled_and_sent_what_came_before(
 ) -> None:
     """Two workers join, which makes epoch 1; each hears of it or does not."""
     record = tmp_path / "record"
-    extra = {"FTCOMM_TRACKER_FAULTS": fault, "FTCOMM_FAULTS_LOG": str(record)}
+    options = ["-n", "2", "--state-dir", tmp_path, "--faults", f"{fault}>{record}"]
     process = subprocess.Popen(  # noqa: ASYNC220 - a process that is only waited for later
-        [sys.executable, "-m", "ftcomm_tracker", "serve", "-n", "2", "--state-dir", tmp_path],
-        env=environment(**extra),
+        [sys.executable, "-m", "ftcomm_tracker", "serve", *options],
+        env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,

@@ -44,9 +44,12 @@ def test_json_belongs_behind_a_command() -> None:
 
 
 @pytest.mark.parametrize("program", ["ftcomm", "ftcomm-tracker"])
-def test_an_error_begins_with_the_program_that_was_typed(program: str, tmp_path: Path) -> None:
+def test_an_error_begins_with_the_program_that_was_typed(
+    program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     group = main if program == "ftcomm" else tracker_group
-    arguments = ["clean", "--state-dir", str(tmp_path)]
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    arguments = ["status"]
     result = CliRunner().invoke(group, arguments, prog_name=program)
     said = result.stderr
     assert (result.exit_code, said.startswith(f"{program}: "), f"`{program} list`" in said) == (
@@ -106,8 +109,3 @@ def test_each_package_is_a_command(module: str, name: str) -> None:
     )
     expected = f"{name}, version {ftcomm.__version__}\n"
     assert (done.returncode, done.stdout) == (0, expected), done.stderr
-
-
-def test_completion_is_for_the_program_that_prints_it() -> None:
-    result = CliRunner().invoke(main, ["completion", "zsh"], prog_name="ftcomm")
-    assert "#compdef ftcomm\n" in result.output

@@ -1,13 +1,15 @@
-"""Help and completion."""
+"""Help, and what click completes."""
 
-import shutil
+import re
 import subprocess
 import sys
 
+import click
 import pytest
 
 from ftcomm import errors
 from ftcomm.config.environment import VARIABLES
+from ftcomm.config.setting_kinds import OptionGroup
 from ftcomm.protocol.position import START
 from ftcomm_tracker.cli.exit_codes import ExitCode, exit_codes
 from ftcomm_tracker.cli.main import main
@@ -33,14 +35,35 @@ def test_the_commands_are_listed_in_the_order_of_their_use() -> None:
         "kill",
         "stop",
         "list",
-        "clean",
         "checkpoint",
     ]
-    assert list(main.commands)[:11] == listed
+    assert list(main.commands)[:10] == listed
     _, text = invoke("--help")
     assert [text.index(f"\n  {name} ") for name in listed] == sorted(
         text.index(f"\n  {name} ") for name in listed
     )
+
+
+@pytest.mark.parametrize("command", ["run", "serve", "supervise"])
+def test_a_command_shows_its_basic_options_on_one_screen(command: str) -> None:
+    status, text = invoke(command, "--help")
+    rows = re.findall(r"^  --?\w", text, re.MULTILINE)
+    assert (status, len(rows) <= 15, "--help-all: all options" in text) == (0, True, True), text
+    if command == "run":
+        assert text.count("\n") <= 40
+        assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("command", ["run", "serve", "supervise"])
+def test_every_option_stands_under_its_group(command: str) -> None:
+    status, text = invoke(command, "--help-all")
+    heads = re.findall(r"^(\w+):$", text, re.MULTILINE)
+    groups = [group.value for group in OptionGroup]
+    assert (status, heads) == (0, [group for group in groups if group in heads])
+    shown = set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", text, re.MULTILINE))
+    options = [param for param in main.commands[command].params if isinstance(param, click.Option)]
+    assert shown - {"--help"} == {option.opts[-1] for option in options if not option.hidden}
+    assert text.index("\nJob:") < text.index("\nOutput:") < text.index("\nRecovery:")
 
 
 @pytest.mark.parametrize("row", exit_codes(), ids=lambda row: row.status)
@@ -81,26 +104,13 @@ def test_all_variables_are_in_the_help() -> None:
     assert [name for name in VARIABLES if name not in text] == []
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completions_for_a_shell(shell: str) -> None:
-    status, text = invoke("completion", shell)
-    assert (status, "_FTCOMM_TRACKER_COMPLETE" in text, "ftcomm-tracker" in text) == (0, True, True)
-    found = shutil.which(shell)
-    if found is not None:  # the shell itself must be able to read it
-        assert subprocess.run([found, "-n"], input=text, text=True, check=False).returncode == 0
-
-
-def test_a_shell_that_is_not_known_is_said() -> None:
-    status, text = invoke("completion", "tcsh")
-    assert (status, "'bash', 'zsh', 'fish'" in text) == (2, True)
-
-
 @pytest.mark.process
 def test_a_command_and_an_option_are_completed() -> None:
     program = "from ftcomm_tracker.cli.main import main; main(prog_name='ftcomm-tracker')"
     for words, expected in (
         ("ftcomm-tracker exp", "plain,explain"),
         ("ftcomm-tracker stop --re", "plain,--reason"),
+        ("ftcomm-tracker run -n 4 python tr", "file,tr"),
     ):
         asked = {"_FTCOMM_TRACKER_COMPLETE": "bash_complete", "COMP_WORDS": words}
         asked["COMP_CWORD"] = str(len(words.split()) - 1)

@@ -1,7 +1,5 @@
-"""The commands `list` and `clean`, and a command that finds the only running job."""
+"""The command `list`, what the registry forgets, and a command that finds the only running job."""
 
-import errno
-import fcntl
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -13,6 +11,7 @@ import pytest
 from ftcomm.config.process_identity import process_space, this_process
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.operator.job_registry import (
+    KEPT_ENDED,
     JobEntry,
     Registry,
     entry_path,
@@ -21,7 +20,7 @@ from ftcomm_tracker.operator.job_registry import (
     unregister,
 )
 from ftcomm_tracker.server.journal import FILE_NAME
-from ftcomm_tracker.server.state_dir import LOCK_NAME, StateLock
+from ftcomm_tracker.server.state_dir import StateLock
 from tests.unit.tracker.serving import serve
 from tests.unit.tracker.test_cli import invoke
 from tests.unit.tracker.test_launcher import run
@@ -98,7 +97,6 @@ def test_the_states_of_jobs(tmp_path: Path) -> None:
 
 def test_no_job_is_said() -> None:
     assert invoke("list") == (0, "no jobs\n")
-    assert invoke("clean") == (0, "nothing to remove\n")
 
 
 @pytest.mark.parametrize(
@@ -169,97 +167,82 @@ def test_a_link_is_not_followed(tmp_path: Path, empty_registry: Path) -> None:
     assert list(read_registry().damaged) == [real]
 
 
-def test_clean_removes_what_an_ended_run_left(tmp_path: Path) -> None:
-    made_up, chosen = tmp_path / "made-up", tmp_path / "chosen"
-    for folder in (made_up, chosen):
-        folder.mkdir()
-        for name in (FILE_NAME, "token", "progress.jsonl", "mine.txt"):
-            (folder / name).touch()
-        (folder / "store" / "data").mkdir(parents=True)
-        (folder / "store" / "data" / "object").touch()
-    gone = ended(made_up, job_id="a")
-    kept = ended(chosen, job_id="b", temporary=False)
-    alive = entry(tmp_path, job_id="c")
-    status, said = invoke("clean", "--dry-run")
-    assert (status, said.count("would remove"), (made_up / FILE_NAME).exists()) == (0, 8, True)
-    status, _ = invoke("clean")
-    assert status == 0
-    assert [entry_path(job).exists() for job in (gone, kept, alive)] == [False, False, True]
-    assert [path.name for path in made_up.iterdir()] == ["mine.txt"]
-    assert {FILE_NAME, "token", "mine.txt"} <= {path.name for path in chosen.iterdir()}
-    status, _ = invoke("clean", "--state-dir", str(chosen))
-    assert (status, {path.name for path in chosen.iterdir()}) == (0, {"mine.txt", "store"})
-    assert (chosen / "store" / "data" / "object").exists()
+def begin_a_job(state_dir: Path) -> None:
+    """Register a job, by which old ones are forgotten, and let it end well."""
+    job: Any = ServedJob(state_dir, Durable.fresh("new", 2), 2)
+    register(job, "run", temporary=False)
+    unregister(job)
 
 
-def test_clean_takes_no_directory_for_a_store_by_its_name(tmp_path: Path) -> None:
-    chosen = tmp_path / "store"
-    (chosen / "mine").mkdir(parents=True)
-    for name in (FILE_NAME, "mine.txt", "mine/more.txt"):
-        (chosen / name).touch()
-    status, text = invoke("clean", "--state-dir", str(chosen))
-    assert (status, f"left {str(chosen)!r}" in text) == (0, True), text
-    assert {path.name for path in chosen.rglob("*")} == {"mine", "mine.txt", "more.txt"}
+def made_up(path: Path) -> Path:
+    """A directory as a command makes it up, with a journal and a store."""
+    (path / "store" / "data").mkdir(parents=True)
+    (path / FILE_NAME).touch()
+    return path
 
 
-def test_clean_leaves_what_is_not_of_the_store_in_a_temporary_one(tmp_path: Path) -> None:
-    made_up = tmp_path / "made-up"
-    store = made_up / "store"
-    for folder in ("chain", "data/1/2", "beat", "probe", "tmp"):
-        (store / folder).mkdir(parents=True)
-        (store / folder / "object").touch()
-    for path in (made_up / FILE_NAME, store / "mine.txt"):
-        path.touch()
-    ended(made_up)
-    status, text = invoke("clean")
-    assert (status, f"left {str(store)!r}" in text) == (0, True), text
-    assert {path.name for path in made_up.rglob("*")} == {"store", "mine.txt"}
+def test_the_newest_ten_that_have_ended_are_kept(tmp_path: Path) -> None:
+    folders = [made_up(tmp_path / f"made-up-{index}") for index in range(12)]
+    for index, folder in enumerate(folders):
+        ended(folder, job_id=f"job-{index}", began=float(index))
+    begin_a_job(tmp_path / "new")
+    assert list(states()) == [f"job-{index}" for index in range(2, 12)]
+    assert [folder.exists() for folder in folders] == [False] * 2 + [True] * 10
 
 
-def test_clean_leaves_a_directory_that_a_tracker_holds(tmp_path: Path) -> None:
-    (tmp_path / FILE_NAME).touch()
-    lock = StateLock.take(tmp_path)
+@pytest.fixture
+def ten_newer(tmp_path: Path) -> None:
+    """So many that have ended that whatever is older and has ended is forgotten."""
+    for index in range(KEPT_ENDED):
+        ended(tmp_path / "absent", job_id=f"newer-{index}", temporary=False, began=9.0)
+
+
+@pytest.mark.usefixtures("ten_newer")
+def test_a_job_that_runs_or_is_elsewhere_is_never_forgotten(tmp_path: Path) -> None:
+    running = entry(made_up(tmp_path / "running"), job_id="a.12")
+    elsewhere = ended(made_up(tmp_path / "elsewhere"), job_id="b", host="elsewhere")
+    contained = ended(made_up(tmp_path / "contained"), job_id="c", space=IN_A_CONTAINER)
+    begin_a_job(tmp_path / "new")
+    for job in (running, elsewhere, contained):
+        assert (entry_path(job).exists(), Path(job.state_dir).exists()) == (True, True), job
+
+
+@pytest.mark.usefixtures("ten_newer")
+def test_a_directory_that_the_user_named_stays(tmp_path: Path) -> None:
+    chosen = ended(made_up(tmp_path / "chosen"), temporary=False)
+    begin_a_job(tmp_path / "new")
+    assert (entry_path(chosen).exists(), Path(chosen.state_dir).exists()) == (False, True)
+
+
+@pytest.mark.usefixtures("ten_newer")
+def test_a_made_up_directory_on_which_a_new_job_begins_stays(tmp_path: Path) -> None:
+    ended(made_up(tmp_path / "made-up"))
+    begin_a_job(tmp_path / "made-up")
+    assert (tmp_path / "made-up" / FILE_NAME).exists()
+
+
+@pytest.mark.usefixtures("ten_newer")
+def test_a_made_up_directory_that_a_tracker_holds_stays(tmp_path: Path) -> None:
+    job = ended(made_up(tmp_path / "made-up"))
+    lock = StateLock.take(Path(job.state_dir))
     assert lock is not None
-    ended(tmp_path)
-    assert invoke("clean")[0] == 0
-    assert (tmp_path / LOCK_NAME).exists()
-    assert (tmp_path / FILE_NAME).exists()
-    status, text = invoke("clean", "--state-dir", str(tmp_path))
+    begin_a_job(tmp_path / "new")
+    assert (entry_path(job).exists(), Path(job.state_dir).exists()) == (True, True)
     lock.close()
-    assert (status, "serves the job in" in text) == (64, True), text
+    begin_a_job(tmp_path / "new")
+    assert (entry_path(job).exists(), Path(job.state_dir).exists()) == (False, False)
 
 
-def test_clean_leaves_a_directory_where_nobody_can_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_locks(file: int, how: int) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "flock", no_locks)
-    (tmp_path / FILE_NAME).touch()
-    job = ended(tmp_path)
-    other = ended(tmp_path / "other", job_id="b")
-    status, text = invoke("clean")
-    assert (status, text.count("removed"), "its file system has no locks" in text) == (0, 1, True)
-    status, text = invoke("clean", "--state-dir", str(tmp_path))
-    assert (status, "delete the directory by hand" in text) == (64, True), text
-    assert (tmp_path / FILE_NAME).exists()
-    assert [entry_path(which).exists() for which in (job, other)] == [True, False]
-
-
-def test_clean_leaves_a_job_whose_process_runs(tmp_path: Path) -> None:
-    (tmp_path / FILE_NAME).touch()
-    running = entry(tmp_path, job_id="a.12")
-    elsewhere = ended(tmp_path, job_id="b", host="elsewhere")
-    contained = ended(tmp_path, job_id="c", space=IN_A_CONTAINER)
-    assert invoke("clean") == (0, "nothing to remove\n")
-    assert all(entry_path(job).exists() for job in (running, elsewhere, contained))
-    assert (tmp_path / FILE_NAME).exists()
-
-
-def test_clean_of_a_directory_without_a_job_is_refused(tmp_path: Path) -> None:
-    status, text = invoke("clean", "--state-dir", str(tmp_path))
-    assert (status, "is not the state directory of a job" in text) == (64, True), text
+@pytest.mark.usefixtures("ten_newer")
+def test_what_has_taken_the_name_of_a_made_up_directory_stays(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(made_up(tmp_path / "behind"))
+    jobs = [ended(other, job_id="a"), ended(link, job_id="b"), ended(tmp_path / "gone", job_id="c")]
+    begin_a_job(tmp_path / "new")
+    assert [entry_path(job).exists() for job in jobs] == [False] * 3
+    assert (other.exists(), link.exists()) == (True, True)
 
 
 @pytest.mark.parametrize("command", [("status",), ("explain",), ("kill", "0"), ("stop",)])
@@ -288,7 +271,7 @@ def listed() -> list[tuple[str, str]]:
 
 
 def test_a_later_attempt_replaces_the_entry_of_an_earlier_one(tmp_path: Path) -> None:
-    """A made-up directory stays known to `clean`, and so does a job that runs."""
+    """A made-up directory stays known, so that it can be removed; and so does a job that runs."""
     ended(tmp_path, job_id=f"{JOB}.1", temporary=False)
     ended(tmp_path / "other", job_id=f"{JOB}.2", temporary=False)
     ended(tmp_path / "made-up", job_id=f"{JOB}.3")
@@ -346,8 +329,6 @@ def test_run_leaves_an_entry_only_if_it_leaves_a_directory(
     failed = run("--max-restarts", "0", script="raise SystemExit(5)", n=1)
     (left,) = read_registry().entries
     assert (failed.returncode, left.temporary, Path(left.state_dir).is_dir()) == (73, True, True)
-    assert invoke("clean")[0] == 0
-    assert (read_registry().entries, Path(left.state_dir).exists()) == ((), False)
 
 
 @pytest.mark.process

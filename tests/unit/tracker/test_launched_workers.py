@@ -351,7 +351,7 @@ def test_what_keeps_a_supervisor_from_working_is_said(
 def test_a_token_file_that_never_comes_ends_the_supervisor(
     workers: FakeWorkers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FTCOMM_CONNECT_TIMEOUT", "0.1")
+    monkeypatch.setenv("FTCOMM_TRACKER_TIMEOUT", "0.1")
     where = ("--tracker", NOBODY, "--token-file", str(tmp_path / "token"))
     done = workers.supervise(exits(0), *where, "--worker-id", "0")
     assert (done.returncode, "No such file or directory" in done.stderr) == (64, True)

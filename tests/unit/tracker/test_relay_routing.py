@@ -135,12 +135,12 @@ def test_that_one_is_given_up_is_journalled_before_it_is_told() -> None:
 
 
 def test_a_rank_whose_own_calls_are_cut_short_is_not_taken_for_unreachable() -> None:
-    """Ctrl-C, twice and more, at one collective: no pair's link has failed."""
+    """An error of the script's, twice and more, at one collective: no pair's link has failed."""
     scenario = running(2)
     for epoch in (1, 2, 3):
         pass_time(scenario, epoch, (1, 2))
-        sent = scenario.said(1, Suspect(epoch, (0,), "a call was cut short by KeyboardInterrupt()"))
-        words = "rank 0 needs new links: a call was cut short by KeyboardInterrupt()"
+        sent = scenario.said(1, Suspect(epoch, (0,), "a call was cut short by ValueError()"))
+        words = "rank 0 needs new links: a call was cut short by ValueError()"
         assert revokes(sent) == [Revoke(epoch + 1, words)] * 2
         assert [plan.routes for plan in plans(scenario, epoch + 1, (1, 2))] == [()] * 2
 

@@ -1,6 +1,5 @@
 """Spares: who is not counted when the group forms, and who takes a lost worker's place."""
 
-from dataclasses import replace
 from typing import Any
 
 from ftcomm.protocol.messages import Heartbeat
@@ -163,9 +162,3 @@ def test_of_spares_that_are_as_far_away_the_one_with_the_newest_checkpoint_is_ta
         scenario.said(conn, Prefetched(version, 8))
     scenario.tell(ConnectionLost(2, "reset"))
     assert owners(scenario) == ["w0", "t"]
-
-
-def test_a_spare_fetches_nothing_at_rate_zero() -> None:
-    scenario = running(s={})
-    scenario.roster._group.settings = replace(SETTINGS, spare_fetch_rate=0)
-    assert beat(scenario, 1, 3) == []

@@ -236,7 +236,6 @@ async def test_more_attempts_can_be_given_to_the_same_directory(
         "checkpoint_every": "10v",
         "keep": 7,
         "spares": 1,
-        "last_will": 5.0,
     }
     job = await open_again(state_dir, settings=new)
     assert {name: getattr(job.settings, name) for name in new} == new

@@ -116,6 +116,6 @@ def test_a_lock_is_given_back_while_a_forked_child_has_a_copy_of_its_file(tmp_pa
 def test_a_forked_child_that_closes_its_copy_leaves_the_lock_to_its_parent(tmp_path: Path) -> None:
     lock = StateLock.take(tmp_path)
     assert lock is not None
-    StateLock(lock.path, os.dup(lock._file), keeps_others_out=True).abandon()
+    StateLock(lock.path, os.dup(lock._file)).abandon()
     assert StateLock.take(tmp_path) is None
     lock.close()

@@ -2,18 +2,19 @@
 
 import logging
 import shutil
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import click
 
 import ftcomm
-from ftcomm.config.environment import WorkerOptions
+from ftcomm.config.environment import VARIABLES, WorkerOptions
+from ftcomm.config.setting_kinds import OptionGroup
 from ftcomm.errors import ConfigError, exit_code_of
 from ftcomm_tracker.cli.checkpoint_commands import checkpoint
-from ftcomm_tracker.cli.help_commands import completion, help_command
-from ftcomm_tracker.cli.job_commands import clean, list_jobs
+from ftcomm_tracker.cli.exit_codes import exit_code_lines
 from ftcomm_tracker.cli.kill_command import kill
+from ftcomm_tracker.cli.list_command import list_jobs
 from ftcomm_tracker.cli.operator_commands import doctor, explain, status, stop
 from ftcomm_tracker.cli.options import (
     COMMAND_LAST,
@@ -21,8 +22,9 @@ from ftcomm_tracker.cli.options import (
     FILE,
     HELP_NAMES,
     WORKER_COMMAND,
-    CommandStarter,
+    GroupedCommand,
     NumberInRange,
+    option,
     run_and_exit,
     with_options,
 )
@@ -95,66 +97,79 @@ addresses, as FTCOMM_TRACKER=10.0.0.5:4711,10.0.0.6:4711:
 RUN_EPILOG = """\b
 Examples:
   ftcomm-tracker run -n 4 python train.py --epochs 10
-  ftcomm-tracker run -n 4 --state-dir job1 --detect-within 2 python train.py
+  ftcomm-tracker run -n 4 --spares 1 --state-dir job1 python train.py
 """
 
 
-_PLACE_OPTIONS = (
-    click.option("-n", "--workers", "world_size", type=int, help="Number of workers."),
-    click.option("--host", help="Address to listen on [default: 127.0.0.1]."),
-    click.option("--port", type=click.IntRange(0, 65535), help="Port; 0 or none: a free one."),
-    click.option(
-        "--token-file",
-        type=FILE,
-        help="The job's token; made if absent [default: STATE_DIR/token].",
-    ),
-)
+def _place_options(address: OptionGroup) -> tuple[Callable[..., Any], ...]:
+    """Number of workers, and the group of options for the tracker's address."""
+    return (
+        option(
+            OptionGroup.JOB, "-n", "--workers", "world_size", type=int, metavar="N",
+            help="Number of workers",
+        ),
+        option(address, "--host", metavar="HOST", help="Address to listen on [default: 127.0.0.1]"),
+        option(
+            address, "--port", type=click.IntRange(0, 65535), metavar="PORT",
+            help="Port; 0 or none: a free one",
+        ),
+        option(
+            address, "--token-file", type=FILE, metavar="FILE",
+            help="The job's token; made if absent [default: DIR/token]",
+        ),
+    )  # fmt: skip
+
+
 _RESTART_OPTIONS = (
-    click.option(
+    option(
+        OptionGroup.FAULTS,
         "--max-restarts",
         type=click.IntRange(0),
+        metavar="N",
         default=MAX_RESTARTS,
-        show_default=True,
-        help="Restarts of one worker within --restart-window without progress of the job; with"
-        " one more death the job ends. Progress resets the count.",
+        help=f"Restarts of a worker without progress [default: {MAX_RESTARTS}]",
     ),
-    click.option(
+    option(
+        OptionGroup.RECOVERY,
         "--restart-window",
         type=NumberInRange(0, 30 * 86400, min_open=True),
+        metavar="SECONDS",
         default=RESTART_WINDOW_S,
-        show_default=True,
-        help="Seconds after which a worker's death does not count any more.",
+        help="After this time a death does not count any more for --max-restarts"
+        f" [default: {RESTART_WINDOW_S:g}]",
     ),
 )
 
-_RESUME_OPTION = click.option(
+_RESUME_OPTION = option(
+    OptionGroup.CHECKPOINTS,
     "--resume",
     type=click.Choice(("auto", "never", "require")),
     default="auto",
-    show_default=True,
-    help="Whether to go on from the newest checkpoint of --checkpoint; never: only a new job;"
-    " require: no new job.",
+    metavar="HOW",
+    help="From the newest: auto (default), never, require",
 )
 
-_TAKE_OVER_OPTION = click.option(
+_TAKE_OVER_OPTION = option(
+    OptionGroup.RECOVERY,
     "--take-over",
     is_flag=True,
-    help="Replace a tracker that still uses this state directory or store; it will exit.",
+    help="Replace a tracker that still uses this state directory or store; it will exit",
 )
 
 _LOG_OPTIONS = (
-    click.option(
+    option(
+        OptionGroup.OUTPUT,
         "--log-format",
         type=click.Choice(FORMATS),
         default="text",
-        show_default=True,
-        help="Format of console lines; json: one object a line.",
+        help="Lines as text, or as one JSON object each",
     ),
-    click.option(
+    option(
+        OptionGroup.OUTPUT,
         "--log-dir",
         type=DIRECTORY,
-        help="Also write the lines to files in this directory, one per worker and one for this"
-        " command.",
+        metavar="DIR",
+        help="Write the lines of each worker to a file too",
     ),
 )
 
@@ -174,43 +189,48 @@ def main() -> None:
     """Ranks, membership and recovery for jobs that use ftcomm."""
 
 
-@main.command(short_help="Serve one job's tracker.", epilog=SERVE_EPILOG)
-@with_options(_PLACE_OPTIONS)
-@click.option(
+@main.command(cls=GroupedCommand, short_help="Serve one job's tracker.", epilog=SERVE_EPILOG)
+@with_options(_place_options(OptionGroup.JOB))
+@option(
+    OptionGroup.JOB,
     "--state-dir",
     type=DIRECTORY,
-    help="Directory of the tracker's journal. Reuse it to resume the job.",
+    metavar="DIR",
+    help="Journal and token; give it again to resume the job",
 )
 @_TAKE_OVER_OPTION
-@click.option(
+@option(
+    OptionGroup.RECOVERY,
     "--rebuild",
     is_flag=True,
-    help="The journal is lost: take the job up from what its workers know, once all have come.",
+    help="The journal is lost: take the job up from what its workers know, once all have come",
 )
-@click.option(
+@option(
+    OptionGroup.RECOVERY,
     "--lost",
     metavar="W[,W]",
     help="With --rebuild: ids of workers that will not come. You confirm that the old tracker has"
     " ended.",
 )
-@click.option(
+@option(
+    OptionGroup.RECOVERY,
     "--plan-epoch",
     type=click.IntRange(1),
     help="With --lost: epoch of the newest plan, as the waiting tracker says it with the ids. Who"
     " knows older plans alone may have been replaced, and is not believed.",
 )
-@click.option(
+@option(
+    OptionGroup.RECOVERY,
     "--standby",
     is_flag=True,
     help="Two trackers, on two hosts, for one job: each is started with this option and the same"
-    " --checkpoint. One leads; the other waits, and leads when the first is lost.",
+    " --checkpoint. One leads; the other waits, and leads when the first is lost",
 )
-@_RESUME_OPTION
 @with_options(SETTING_OPTIONS)
+@_RESUME_OPTION
 @with_options(_LOG_OPTIONS)
-@click.option("--faults", envvar="FTCOMM_TRACKER_FAULTS", hidden=True)
-@click.option("--faults-log", envvar="FTCOMM_FAULTS_LOG", type=FILE, hidden=True)
-def serve(faults: str | None, faults_log: Path | None, **given: Any) -> None:
+@click.option("--faults", hidden=True)
+def serve(faults: str | None, **given: Any) -> None:
     """Serve one job until it ends; workers are started by others.
 
     Prints one line when it is ready: "ftcomm-tracker ready address=HOST:PORT job=ID
@@ -219,36 +239,35 @@ def serve(faults: str | None, faults_log: Path | None, **given: Any) -> None:
     """
     log_options = _log_options(given)
     serving = _serve_options(given)
-    run_and_exit(_serve, serving, faults, faults_log, log_options, say=log_options.say_error)
+    run_and_exit(_serve, serving, faults, log_options, say=log_options.say_error)
 
 
 @main.command(
     short_help="Run a job's tracker and its workers on this machine.",
     epilog=RUN_EPILOG,
     context_settings=COMMAND_LAST,
-    cls=CommandStarter,
+    cls=GroupedCommand,
 )
-@with_options(_PLACE_OPTIONS)
-@click.option(
+@with_options(_place_options(OptionGroup.NETWORK))
+@option(
+    OptionGroup.JOB,
     "--state-dir",
     type=DIRECTORY,
-    help="The tracker's journal, token and incidents.jsonl, and checkpoints unless --checkpoint"
-    " names another store: the same command goes on from the newest after a loss of everything."
-    " Another one for each job [default: a temporary one; no other command can resume from it].",
+    metavar="DIR",
+    help="Journal and checkpoints of this job [default: temporary]",
 )
 @_TAKE_OVER_OPTION
-@_RESUME_OPTION
 @with_options(SETTING_OPTIONS)
+@_RESUME_OPTION
 @with_options(_RESTART_OPTIONS)
 @with_options(_LOG_OPTIONS)
 @WORKER_COMMAND
 def run(command: tuple[str, ...], **given: Any) -> None:
     """Run COMMAND as N workers with their tracker, and restart the workers that die.
 
-    Options of this command stand before COMMAND; whatever follows COMMAND is passed to it.
     Worker I gets FTCOMM_WORKER_ID=I; its lines are printed after "[I] ". Ends with 0 only if
-    every rank ended well. A script that fails twice by the same error, without progress in
-    between, ends the job.
+    every rank ended well. The same command on the same --state-dir goes on from the newest
+    checkpoint after a loss of everything.
     """
     log_options = _log_options(given)
     restarts = _restart_limits(given)
@@ -270,33 +289,36 @@ Examples:
     short_help="Run one worker on this machine for a tracker elsewhere.",
     epilog=SUPERVISE_EPILOG,
     context_settings=COMMAND_LAST,
-    cls=CommandStarter,
+    cls=GroupedCommand,
 )
-@click.option("--tracker", help="HOST:PORT[,HOST:PORT] [default: FTCOMM_TRACKER].")
-@click.option(
+@option(OptionGroup.JOB, "--tracker", metavar="HOST:PORT,...", help="[default: FTCOMM_TRACKER]")
+@option(
+    OptionGroup.JOB,
     "--worker-id",
+    metavar="ID",
     help="What names this worker over its restarts [default: FTCOMM_WORKER_ID, else the"
-    " scheduler's index].",
+    " scheduler's index]",
 )
-@click.option(
+@option(
+    OptionGroup.JOB,
     "--token-file",
     type=FILE,
-    help="The job's token [default: FTCOMM_TOKEN_FILE]. A file that does not exist yet is awaited"
-    " for FTCOMM_CONNECT_TIMEOUT, 60 s by default.",
+    metavar="FILE",
+    help="The job's token, which is waited for [default: FTCOMM_TOKEN_FILE]",
 )
 @with_options(_RESTART_OPTIONS)
-@click.option(
+@option(
+    OptionGroup.NETWORK,
     "--tracker-timeout",
     type=float,
-    help="Seconds to wait for a lost tracker that must say what the worker's end means"
-    " [default: FTCOMM_TRACKER_TIMEOUT, else 600].",
+    metavar="SECONDS",
+    help="Seconds to wait for a tracker that is needed and does not answer"
+    " [default: FTCOMM_TRACKER_TIMEOUT, else 60 for the first answer, 600 for one that was lost]",
 )
 @with_options(_LOG_OPTIONS)
 @WORKER_COMMAND
 def supervise(command: tuple[str, ...], **given: Any) -> None:
     """Run COMMAND as one worker, and restart it if it dies.
-
-    Options of this command stand before COMMAND; whatever follows COMMAND is passed to it.
 
     Under systemd, Slurm, mpirun or Kubernetes: one of these on each machine, for each worker. Its
     lines are printed after "[ID] ". SIGINT, SIGTERM and SIGHUP end the worker (SIGHUP not under
@@ -326,9 +348,7 @@ async def _run(options: RunOptions) -> int:
     return await run_job(options)
 
 
-async def _serve(
-    options: ServeOptions, faults: str | None, faults_log: Path | None, log_options: LogOptions
-) -> int:
+async def _serve(options: ServeOptions, faults: str | None, log_options: LogOptions) -> int:
     async def serve_one_job(console: Console) -> int:
         del console  # the tracker's log is on it
         job = await open_job(options)
@@ -336,9 +356,11 @@ async def _serve(
         register(job, "serve", temporary=temporary)
         if faults:
             generation = job.journal.generation
-            job.server.faults = TrackerFaults(faults, faults_log, job.durable, generation)
+            job.server.faults = TrackerFaults(faults, job.durable, generation)
         status = await _serve_to_its_end(job)
-        if status == 0 and not temporary:
+        if status == 0:
+            if temporary:
+                shutil.rmtree(job.state_dir, ignore_errors=True)
             unregister(job)
         return status
 
@@ -424,16 +446,36 @@ def _log_options(given: dict[str, Any]) -> LogOptions:
     return LogOptions(given.pop("log_format"), given.pop("log_dir"))
 
 
-for command in (
-    status,
-    explain,
-    doctor,
-    kill,
-    stop,
-    list_jobs,
-    clean,
-    checkpoint,
-    help_command,
-    completion,
-):
+def environment_lines() -> str:
+    """Every variable with its meaning."""
+    return "\n".join(f"{name}\n    {meaning}" for name, meaning in VARIABLES.items())
+
+
+TOPICS: dict[str, Callable[[], str]] = {
+    "exit-codes": exit_code_lines,
+    "environment": environment_lines,
+}
+
+
+@click.command("help", short_help="Explain a command, exit-codes or environment.")
+@click.argument("topic", required=False, metavar="[COMMAND | exit-codes | environment]")
+@click.pass_context
+def help_command(ctx: click.Context, topic: str | None) -> None:
+    """Explain a command, the exit statuses, or the environment variables."""
+    assert ctx.parent is not None
+    group = ctx.parent.command
+    assert isinstance(group, click.Group)
+    if topic is None:
+        click.echo(group.get_help(ctx.parent))
+    elif topic in TOPICS:
+        click.echo(TOPICS[topic]())
+    elif topic in group.commands:
+        command = group.commands[topic]
+        click.echo(command.get_help(click.Context(command, info_name=topic, parent=ctx.parent)))
+    else:
+        known = ", ".join([*TOPICS, *group.commands])
+        raise click.UsageError(f"there is no help on {topic!r}; there is on {known}")
+
+
+for command in (status, explain, doctor, kill, stop, list_jobs, checkpoint, help_command):
     main.add_command(command)

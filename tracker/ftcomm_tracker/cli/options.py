@@ -9,13 +9,15 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import click
 import trio
-from click.shell_completion import CompletionItem
 
 from ftcomm.config.named_paths import with_home
 from ftcomm.config.platforms import require_groups
+from ftcomm.config.setting_kinds import OptionGroup
 from ftcomm.errors import ConfigError, FtcommError
 from ftcomm_tracker.launcher.signals import leaves_of, raising_interrupts
 from ftcomm_tracker.standard_streams import INTERRUPTED, StandardOutputError
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class NamedPath(click.Path):
@@ -53,32 +55,73 @@ HELP_NAMES: Final = {"help_option_names": ["-h", "--help"]}  # of a group; its c
 COMMAND_LAST: Final = {"allow_interspersed_args": False, **HELP_NAMES}
 
 
-class CommandStarter(click.Command):
-    """A command whose last argument is a worker's command: it completes file names there."""
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Options of this command before the worker's command, file names behind it."""
-        if ctx.params.get("command"):
-            return [CompletionItem(incomplete, type="file")]
-        return super().shell_complete(ctx, incomplete)
+# The type makes shells complete file names.
+WORKER_COMMAND = click.argument("command", nargs=-1, required=True, type=click.Path(readable=False))
+# Groups of --help; those behind it are for --help-all.
+BASIC: Final = tuple(OptionGroup)[: tuple(OptionGroup).index(OptionGroup.OUTPUT) + 1]
+_ALL: Final = f"{__name__}.all"  # in the context of a command whose whole help is asked for
 
 
-def _file_names(
-    ctx: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    del ctx, param
-    return [CompletionItem(incomplete, type="file")]
+class GroupedOption(click.Option):
+    """An option that stands in a group of the help."""
+
+    def __init__(self, *names: Any, group: OptionGroup, **attributes: Any) -> None:
+        super().__init__(*names, **attributes)
+        self.group = group
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """The names and our own words, to which click would add bounds."""
+        record = super().get_help_record(ctx)
+        return record and (record[0], self.help or "")
 
 
-WORKER_COMMAND = click.argument(
-    "command",
-    nargs=-1,
-    required=True,
-    type=click.UNPROCESSED,
-    shell_complete=_file_names,
-)
+def option(group: OptionGroup, *names: str, **attributes: Any) -> Callable[[_Command], _Command]:
+    """A decorator that gives a command an option of that group."""
+    return click.option(*names, cls=GroupedOption, group=group, **attributes)
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+def _show_all(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+    del param
+    if value and not ctx.resilient_parsing:
+        ctx.meta[_ALL] = True
+        click.echo(ctx.get_help())
+        ctx.exit()
+
+
+class GroupedCommand(click.Command):
+    """A command with many options: --help shows the `BASIC` groups, --help-all every one."""
+
+    def __init__(self, *given: Any, **attributes: Any) -> None:
+        super().__init__(*given, **attributes)
+        self.params.append(
+            click.Option(
+                ["--help-all"],
+                is_flag=True,
+                is_eager=True,
+                expose_value=False,
+                hidden=True,
+                callback=_show_all,
+            )
+        )
+
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        """As click makes it, with the name of the other one."""
+        found = super().get_help_option(ctx)
+        if found is not None:
+            found.help = "This text; --help-all: all options"
+        return found
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the groups."""
+        params = self.get_params(ctx)
+        for group in OptionGroup if _ALL in ctx.meta else BASIC:
+            shown = [param for param in params if getattr(param, "group", None) is group]
+            if group is OptionGroup.OUTPUT:
+                shown += filter(None, [self.get_help_option(ctx)])
+            rows = list(filter(None, (param.get_help_record(ctx) for param in shown)))
+            if rows:
+                with formatter.section(group.value):
+                    formatter.write_dl(rows)
 
 
 def with_options(

@@ -16,6 +16,7 @@ from ftcomm.config.setting_kinds import (
     bytes_in,
 )
 from ftcomm.errors import ConfigError
+from ftcomm_tracker.cli.options import option
 
 
 class Size(click.ParamType[int]):
@@ -49,26 +50,30 @@ class SettingText(click.ParamType[str]):
             self.fail(str(error), param, ctx)
 
 
-def _type_of(setting: Setting) -> click.ParamType[Any]:
-    """Return the parser of the option; the settings themselves check ranges."""
+def _parser_of(setting: Setting) -> tuple[click.ParamType[Any], str | None]:
+    """The option's parser and the name of its value; the settings themselves check ranges."""
     match setting.kind:
         case Choice(choices=choices):
-            return click.Choice(choices)
+            return click.Choice(choices), None
         case ByteSize():
-            return Size()
-        case StoreName() | Period():
-            return SettingText(setting)
+            return Size(), "SIZE"
+        case StoreName():
+            return SettingText(setting), "STORE"
+        case Period():
+            return SettingText(setting), "TIME"
         case WholeNumber():
-            return click.INT
+            return click.INT, "N"
         case Number():
-            return click.FLOAT
+            return click.FLOAT, "SECONDS"
     raise AssertionError(f"no option reads {setting.kind!r}")
 
 
 def _option(setting: Setting) -> Callable[..., Any]:
     meaning = setting.kind.meaning
-    text = f"{meaning[0].upper()}{meaning[1:]} [default: {setting.default_text}]."
-    return click.option(setting.option, type=_type_of(setting), help=text)
+    default = f" [default: {setting.default_text}]" if setting.default != "" else ""
+    text = f"{meaning[0].upper()}{meaning[1:]}{default}"
+    parser, value = _parser_of(setting)
+    return option(setting.group, setting.option, type=parser, metavar=value, help=text)
 
 
 SETTING_OPTIONS = tuple(map(_option, SETTINGS.values()))

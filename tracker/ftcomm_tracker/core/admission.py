@@ -256,7 +256,7 @@ def _is_one_too_many(group: GroupState, conn: int, hello: Hello, rank: int | Non
         return False
     reason = (
         f"worker {name} has been started {counted(count, 'time')} while the job stood at"
-        f" {members.furthest}: its limit (--max-incarnations)"
+        f" {members.furthest}: so often it fails for a reason that stays"
     )
     _refuse(group, conn, Refused("RankLostError", reason))
     if rank in members.vacant():

@@ -87,7 +87,7 @@ async def _wait_for_token(worker: WorkerOptions, console: Console) -> None:
             if not said:
                 console.say(
                     f"token file {path} does not exist yet: waiting up to"
-                    f" {worker.connect_timeout:g} s for it (FTCOMM_CONNECT_TIMEOUT)"
+                    f" {worker.connect_timeout:g} s for it (FTCOMM_TRACKER_TIMEOUT)"
                 )
                 said = True
             await trio.sleep(TOKEN_LOOK_S)

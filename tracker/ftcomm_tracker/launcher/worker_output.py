@@ -13,8 +13,7 @@ from typing import IO
 
 import trio
 
-from ftcomm_tracker.launcher.line_splitter import LineSplitter
-from ftcomm_tracker.launcher.log_lines import last_state
+from ftcomm_tracker.launcher.log_lines import LineSplitter, last_state
 from ftcomm_tracker.launcher.processes.child_process import Child
 
 if sys.platform == "linux":

@@ -27,7 +27,7 @@ class Check:
     """One line of the report.
 
     Attributes:
-        name: a stable word for scripts, see `docs/operations.md`.
+        name: a stable word for scripts, see `docs/running.md`.
         level: fail: workers here cannot take part; warn: they can, but look at it.
         what: what was found.
         todo: what to do, empty for nothing.

@@ -1,7 +1,9 @@
 """The jobs of this user: one small file for each, written by `run` and `serve`.
 
-A file stays when its job fails or is cut short, so that `list` shows the job and `clean` removes
-what it left.  The process id and its start tell whether the job's process still runs.
+A file stays when its job fails or is cut short, so that `list` shows the job.  The process id and
+its start tell whether the job's process still runs.  Of the jobs that have ended the newest stay,
+`KEPT_ENDED` of them; a job that begins removes the others, and the directories that commands have
+made up for them.
 """
 
 import contextlib
@@ -10,10 +12,11 @@ import logging
 import os
 import platform
 import re
+import shutil
 import stat
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +30,9 @@ from ftcomm.config.process_identity import (
 )
 from ftcomm.errors import ConfigError
 from ftcomm_tracker.core.durable_state import Durable
+from ftcomm_tracker.server.journal import FILE_NAME
 from ftcomm_tracker.server.open_job import OpenJob
+from ftcomm_tracker.server.state_dir import StateLock
 
 log = logging.getLogger("ftcomm_tracker")
 
@@ -35,6 +40,7 @@ MAX_ENTRY_BYTES = 16 * 1024  # four paths of the longest kind; an entry has 500
 MAX_ENTRIES = 10_000  # a folder with more is not ours, or has not been cleaned for years
 SUFFIX = ".json"
 _NAME = re.compile(r"[A-Za-z0-9-]{1,64}(\.[0-9]{1,7})?")  # of a job with a store: .ATTEMPT
+KEPT_ENDED = 10  # enough to look into a failure of this week, and little of a disk
 UNKNOWN_SIZE = 0  # in place of the world size of a job that its workers have yet to name
 
 
@@ -139,13 +145,16 @@ def _put(entry: JobEntry) -> None:
     except OSError as error:
         log.warning("`ftcomm list` will not show this job: %s: %s", folder, error.strerror)
         return
-    _remove(old for old in read_registry().entries if _is_replaced(old, entry))
+    entries = read_registry().entries
+    replaced = [old for old in entries if _is_replaced(old, entry)]
+    _remove(replaced)
+    _forget_old([old for old in entries if old not in replaced])
 
 
 def _is_replaced(old: JobEntry, new: JobEntry) -> bool:
     """True if `new` says all that is to be said of `old`.
 
-    A temporary directory stays known until `clean` removes it.
+    A temporary directory stays known until `_forget_old` removes it.
     """
     if old.job_id == new.job_id or old.host != new.host:
         return False
@@ -164,6 +173,43 @@ def unregister(job: OpenJob) -> None:
         for entry in read_registry().entries
         if (entry.host, entry.pid, entry.start, entry.state_dir) == own
     )
+
+
+def _forget_old(entries: Sequence[JobEntry]) -> None:
+    """Remove all but the newest of the jobs that have ended here, with their temporary directories.
+
+    Another command that does the same at the same time does no harm.
+
+    Args:
+        entries: by the time of the jobs' start.
+    """
+    ended = [entry for entry in entries if entry.is_here and not entry.is_running()]
+    old = ended[:-KEPT_ENDED]
+    _remove(entry for entry in old if not entry.temporary or _is_removed(Path(entry.state_dir)))
+
+
+def _is_removed(made_up: Path) -> bool:
+    """Remove a directory that a command has made up, if it is still that and unused; True if gone.
+
+    A tracker may have been started on it by its name, and a cleaned temporary folder may have given
+    the name to something else.
+    """
+    try:
+        found = made_up.lstat()
+    except OSError:
+        return True
+    is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    if not (is_ours and (made_up / FILE_NAME).is_file()):
+        return True
+    try:
+        lock = StateLock.take(made_up)
+    except ConfigError:
+        return False
+    if lock is None:
+        return False
+    shutil.rmtree(made_up, ignore_errors=True)
+    lock.close()
+    return not made_up.exists()
 
 
 def _remove(entries: Iterable[JobEntry]) -> None:

@@ -2,6 +2,7 @@
 
 A fault is ``generation.epoch@point[#k]``: SIGKILL of the tracker of that generation at the k-th
 time (default: the first) that it passes the point in that epoch.  Several are separated by commas.
+Behind ``>`` stands the file in which each is recorded before it fires.
 
 Points: ``accepted`` (a connection, before its handshake), ``epoch_journalled``, ``revoke_sent``
 (to k members), ``plan_sent`` (to k members), ``verdict_journalled``, ``all_closed_journalled``.
@@ -13,9 +14,9 @@ import re
 import signal
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NoReturn
 
+from ftcomm.config.environment import RECORDED_IN
 from ftcomm.diagnostics.fault_record import FaultRecord, write_record
 from ftcomm.errors import ConfigError
 from ftcomm.protocol.messages import Plan, Revoke
@@ -73,10 +74,11 @@ def parse_tracker_faults(spec: str) -> list[TrackerFault]:
 class TrackerFaults:
     """Watches what one tracker does and says when it has to die."""
 
-    def __init__(self, spec: str, record: Path | None, before: Durable, generation: int) -> None:
-        """Take the plan, the file that tells which faults fired, and where the tracker stands."""
-        self._planned = [f for f in parse_tracker_faults(spec) if f.generation == generation]
-        self._record = record
+    def __init__(self, spec: str, before: Durable, generation: int) -> None:
+        """Take the plan, with the file of the records, and where the tracker stands."""
+        planned, _, record = spec.partition(RECORDED_IN)
+        self._planned = [f for f in parse_tracker_faults(planned) if f.generation == generation]
+        self._record = record.strip()
         self._generation = generation
         self._durable = before
         self._passed: Counter[tuple[int, str]] = Counter()
@@ -117,7 +119,7 @@ class TrackerFaults:
 
     def die(self) -> NoReturn:
         """Say which fault it is, then end this process as a power cut would."""
-        if self._record is not None:
+        if self._record:
             counted = {"incarnation": self._generation, "epoch": self._durable.epoch}
             record = FaultRecord.of_this_process(self._fault, **counted)
             write_record(self._record, record, TRACKER)

@@ -51,7 +51,7 @@ STORE_NAME = "store"
 # what the same host has written during this command hardly is.
 TEMPORARY_KEEP = "1"
 # Settings on which no byte of a result depends: a new attempt takes new values of them.
-OF_AN_ATTEMPT = ("checkpoint_every", "keep", "last_will", "max_attempts", "spares")
+OF_AN_ATTEMPT = ("checkpoint_every", "keep", "max_attempts", "spares")
 
 
 @dataclass(frozen=True, slots=True)

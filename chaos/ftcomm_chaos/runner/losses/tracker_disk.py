@@ -43,7 +43,7 @@ register(
             lasting=True,
             usually_for_s=0.5,
             library_action="kill",
-            not_with=(EVERYTHING, "disk_full"),
+            not_with=(EVERYTHING,),
         )
     ]
 )

@@ -70,13 +70,12 @@ class DirectTake:
         source: the rank that sends it.
         tag: of the message.
         has_taken: it is taken.
-        is_withdrawn: never; Ctrl-C comes in collectives alone.
         content: of it, then.
     """
 
     def __init__(self, source: int, tag: bytes) -> None:
         self.source, self.tag = source, tag
-        self.has_taken = self.is_withdrawn = False
+        self.has_taken = False
         self.content: object = None
 
 

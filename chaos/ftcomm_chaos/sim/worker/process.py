@@ -104,7 +104,7 @@ class SimulatedProcess:
             local_replicas=sim.settings.local_replicas,
             tracker_timeout=sim.tracker_timeout,
             reattach_within=sim.settings.reattach_within,
-            keep_by_all=sim.settings.keep_by_all,
+            keep_by_all=sim.settings.by_all_limit,
         )
         self.core = WorkerMachine(identity, limits, now=self.world.now)
         self.objects = None if sim.store is None else ObjectAccess(self, sim.store)

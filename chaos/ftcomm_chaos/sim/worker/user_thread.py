@@ -96,7 +96,7 @@ def _leave_together(process: "SimulatedProcess") -> Thread:
 
 
 def _called(process: "SimulatedProcess", body: Callable[[], Thread]) -> Thread:
-    """A call that the user makes again when a local exception, as Ctrl-C, has cut it short."""
+    """A call that the user makes again when an exception of the user's own has cut it short."""
     while True:
         process.in_call = True
         try:

@@ -17,7 +17,7 @@ def begin_last_will(group: GroupState, end: PendingEnd) -> bool:
         return True
     version = group.members.progress().version
     within_s = group.settings.last_will
-    if group.end.had_last_will or within_s <= 0 or version <= max(group.versions.newest, 0):
+    if group.end.had_last_will or version <= max(group.versions.newest, 0):
         return False
     asked = set(group.members.slots)
     group.end.last_will = LastWill(version, group.now + within_s, asked, end)

@@ -14,7 +14,7 @@ RETRY_S = 4.0  # after a fetch that brought nothing: its member has died, or kee
 def order_prefetch(group: GroupState, member: Peer) -> None:
     """Send a spare that holds less to this member, if there is one."""
     version, hello = member.position.version, member.hello
-    is_possible = group.settings.spare_fetch_rate and group.state is JobState.RUNNING
+    is_possible = group.state is JobState.RUNNING
     if not is_possible or member.rank is None or not member.position.past_load:
         return
     for peer in group.members.peers.values():

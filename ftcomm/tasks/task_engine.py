@@ -11,49 +11,44 @@ import operator
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
-from ftcomm.api.collectives import CollectiveCalls
-from ftcomm.api.messages import MessageCalls
+import numpy as np
+
 from ftcomm.api.outputs import Result
 from ftcomm.collectives.op_argument import AnyOp
 from ftcomm.config.deadline import Duration
 from ftcomm.control.changes import Changes
 from ftcomm.errors import ClosedError, ForkError, ThreadError, ThreadLimitError
 from ftcomm.memory.message_value import MessageValue
-from ftcomm.nonblocking.dependencies import Dependencies, Ready, Saved, Skip
 from ftcomm.nonblocking.handle import QueuedCall
-from ftcomm.nonblocking.queue import MAX_PENDING, RequestQueue
-from ftcomm.nonblocking.task_arguments import Variable, checked_array, checked_workers, key, listed
+from ftcomm.nonblocking.nonblocking_calls import NonblockingCalls
+from ftcomm.nonblocking.queue import MAX_PENDING
 from ftcomm.nonblocking.threads import start_thread
 from ftcomm.protocol.signature import CallTag, Tag
 from ftcomm.requests.call_site import passes_on
 from ftcomm.requests.message_request import packed_tag
-from ftcomm.requests.options import CallOptions
-from ftcomm.requests.request import Submission
+from ftcomm.requests.request import CallOptions
+from ftcomm.tasks.dependencies import Dependencies, Ready, Saved, Skip
 
 passes_on(__file__)
 
-WORKERS = 2
+MAX_WORKERS = 64  # a wrong number is found before it is as many threads
 
 
-class QueueAccess(NamedTuple):
-    """The communicator's queue of nonblocking calls, and its messages.
+class Variable:
+    """Something that tasks read and mutate, where no array stands for it."""
 
-    Attributes:
-        queued: makes a call for the queue of a submission.
-        place: puts one in line.
-        messages: they take no place in that line.
-        job_has_ended: a collective raises at once then, whether its array is ready or not.
-    """
+    __slots__ = ("_name",)
 
-    queued: Callable[[Submission[Any]], QueuedCall[Any]]
-    place: Callable[[QueuedCall[Any]], QueuedCall[Any]]
-    messages: MessageCalls
-    job_has_ended: Callable[[], bool]
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:
+        return f"<ftcomm variable {self._name}>"
 
 
 _Stream = tuple[str, int, bytes]
@@ -99,9 +94,6 @@ class TaskEngine:
     those that use what these mutate.  The error is raised by `wait`, or by `wait_for` of such a
     variable.
 
-    Ctrl-C in a `push` leaves open whether the function was pushed.  A collective was not, or the
-    communicator is over.
-
     A collective that is skipped cannot leave its place to the next: all later ones fail with it.
 
     In a `with` block the end waits, unless an exception leaves it. Functions that have not begun
@@ -112,11 +104,9 @@ class TaskEngine:
         is_closed: nothing can be pushed any more.
     """
 
-    def __init__(
-        self, requests: RequestQueue, calls: CollectiveCalls, line: QueueAccess, workers: int
-    ) -> None:
-        """Of one communicator, whose `calls` are built here and run in `line`."""
-        self._queue, self._calls, self._line = requests, calls, line
+    def __init__(self, line: NonblockingCalls, workers: int) -> None:
+        """Of the communicator that runs its collectives in `line`."""
+        self._line, self._queue = line, line.queue
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._changed = Changes(self._lock)
@@ -129,7 +119,7 @@ class TaskEngine:
         self._failed_variables: list[Any] = []  # whose identities still mean something
         self._ready: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self._streams: dict[_Stream, Variable] = {}  # of tasks that have not ended, or failed
-        self._wanted = checked_workers(workers)
+        self._wanted = _checked_workers(workers)
         self._workers: list[threading.Thread] = []
         self.is_closed = False
 
@@ -167,10 +157,10 @@ class TaskEngine:
         """
         if not callable(function):
             raise TypeError(f"push() needs a callable, got {type(function).__name__}")
-        reads, mutates = listed(read), listed(mutate)
+        reads, mutates = _listed(read), _listed(mutate)
         self._check_thread()
-        with self._queue.one_user_or_callback():
-            self._add(reads, mutates, _Task(reads + mutates, function))
+        task = _Task(reads + mutates, function)
+        self._queue.run_alone_or_in_callback(lambda: self._add(reads, mutates, task))
 
     def allreduce(
         self,
@@ -198,12 +188,15 @@ class TaskEngine:
         Raises:
             TypeError, ValueError: local mistakes; nothing is pushed.
         """
-        place = checked_array(array) if out is None else out
+        place = _checked_array(array) if out is None else out
         self._check_thread()
-        with self._queue.one_user():
+
+        def add() -> None:
             options = CallOptions(op, algorithm=algorithm, deadline=deadline, tag=tag)
-            built = self._calls.allreduce(checked_array(array), options, place, copy=True)
+            built = self._line.calls.allreduce(_checked_array(array), options, place, copy=True)
             self._add_collective(self._line.queued(built), [array], [place])
+
+        self._queue.run_alone(add)
         return place
 
     def broadcast(
@@ -217,14 +210,17 @@ class TaskEngine:
         Raises:
             TypeError, ValueError: local mistakes; nothing is pushed.
         """
-        place = checked_array(array)
+        place = _checked_array(array)
         if not place.flags.writeable:
             raise ValueError("array is read-only")
         self._check_thread()
-        with self._queue.one_user():
+
+        def add() -> None:
             options = CallOptions(root=root, deadline=deadline, tag=tag)
-            built = self._calls.broadcast(place, options, place, copy=True)
+            built = self._line.calls.broadcast(place, options, place, copy=True)
             self._add_collective(self._line.queued(built), [], [place])
+
+        self._queue.run_alone(add)
         return place
 
     def send(self, array: Result, to: int, tag: Tag = 0) -> None:
@@ -241,7 +237,7 @@ class TaskEngine:
             TypeError, ValueError: local mistakes; nothing is pushed.
         """
         messages = self._line.messages
-        message = messages.array(checked_array(array), to, tag, copy=True)
+        message = messages.array(_checked_array(array), to, tag, copy=True)
 
         def run() -> None:
             messages.send(message)
@@ -264,7 +260,7 @@ class TaskEngine:
         Raises:
             TypeError, ValueError: local mistakes; nothing is pushed.
         """
-        messages, place = self._line.messages, checked_array(array)
+        messages, place = self._line.messages, _checked_array(array)
         asked = messages.receive(source, tag, None, place, None)
         task = _Task((place,), is_receive=True)
 
@@ -293,10 +289,9 @@ class TaskEngine:
     ) -> None:
         """Push a send or a receive behind those of its stream that were pushed before."""
         self._check_thread()
-        with self._queue.one_user_or_callback():
-            made = task or _Task((*read, *mutate), run)
-            made.stream = stream
-            self._add(read, mutate, made)
+        made = task or _Task((*read, *mutate), run)
+        made.stream = stream
+        self._queue.run_alone_or_in_callback(lambda: self._add(read, mutate, made))
 
     # --- waiting ------------------------------------------------------------------------------
 
@@ -321,7 +316,7 @@ class TaskEngine:
     def _settled(self) -> tuple[list[_Failure], list[_Failure]]:
         """Wait for all that was pushed; returns failures, and what was dropped, to be raised."""
         self._check_thread()
-        self._changed.wait_for(lambda: not self._tasks)
+        self._wait_until(lambda: not self._tasks)
         with self._lock:  # what a callback has pushed in between is left to the next `wait`
             failures, self._failures = self._failures, []
             dropped, self._dropped = self._dropped, []
@@ -345,12 +340,18 @@ class TaskEngine:
         """
         self._check_thread()
         marker = _Task((variable,))
-        with self._queue.one_user():
-            self._add([variable], [], marker)
-        self._changed.wait_for(lambda: marker.has_ended)
+        self._queue.run_alone(lambda: self._add([variable], [], marker))
+        self._wait_until(lambda: marker.has_ended)
         if marker.error is not None:
             self._queue.note_raised(marker.error)
             raise marker.error
+
+    def _wait_until(self, holds: Callable[[], object]) -> None:
+        try:
+            self._changed.wait_for(holds)
+        except BaseException as error:
+            self._queue.heed(error)
+            raise
 
     def close(self) -> None:
         """End the engine's threads; functions that have not begun do not run."""
@@ -380,7 +381,7 @@ class TaskEngine:
 
     def _add(self, read: Sequence[Any], mutate: Sequence[Any], task: _Task) -> None:
         """Give a task its number, and its places in the lines of its variables."""
-        keys = [key(x) for x in read], [key(x) for x in mutate]
+        keys = [_key(x) for x in read], [_key(x) for x in mutate]
         self._changed.wait_for(lambda: len(self._tasks) < MAX_PENDING)
         with self._lock:  # a callback may have pushed in between: there is one more then
             if self.is_closed:
@@ -437,8 +438,8 @@ class TaskEngine:
         try:
             self._add(read, mutate, task)
             call.work, call.on_done = run, on_done
-            call.is_due = lambda: task.is_due or self._line.job_has_ended()
-            self._line.place(call)
+            call.is_due = lambda: task.is_due or self._line.job_has_ended
+            self._queue.put(call)
         except BaseException:  # it has no place in the line of calls, or this incarnation has left
             on_done(None)
             raise
@@ -529,3 +530,41 @@ def _error_of(finish: Callable[[MessageValue], object], value: MessageValue) -> 
     except Exception as error:  # noqa: BLE001 - this may be any thread; `wait` raises it
         return error
     return None
+
+
+def _key(variable: Any) -> Hashable:
+    """Return the key of an object among the dependencies, valid while the object is kept alive."""
+    if isinstance(variable, Variable):
+        return variable
+    if isinstance(variable, np.ndarray):
+        return id(variable)
+    name = type(variable).__name__
+    raise TypeError(f"read= and mutate= take arrays or variables from var(), not {name}")
+
+
+def _listed(variables: Iterable[Any]) -> tuple[Any, ...]:
+    """List the objects that `read` or `mutate` names."""
+    if isinstance(variables, (np.ndarray, Variable)):  # an array of arrays would be taken for many
+        raise TypeError("read and mutate are lists: put brackets around a single one")
+    return tuple(variables)
+
+
+def _checked_array(array: Any) -> np.ndarray[Any, Any]:
+    """An array whose content is read when its turn comes, so it may not be copied before."""
+    if not isinstance(array, np.ndarray):
+        name = type(array).__name__
+        raise TypeError(f"the input is a {name}, must be a numpy array that tasks can mutate")
+    if not (array.flags.c_contiguous and array.dtype.isnative):
+        raise ValueError("the array is not C-contiguous in native byte order; copy it in a task")
+    return array
+
+
+def _checked_workers(workers: Any) -> int:
+    """Check the number of threads that a user wants."""
+    try:
+        count = operator.index(workers)
+    except TypeError:
+        raise TypeError(f"workers is a {type(workers).__name__}, must be a number") from None
+    if not 1 <= count <= MAX_WORKERS:
+        raise ValueError(f"workers is {count}, must be 1 to {MAX_WORKERS}")
+    return count

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from ftcomm.nonblocking import dependencies
-from ftcomm.nonblocking.dependencies import Dependencies, Ready, Skip
+from ftcomm.tasks import dependencies
+from ftcomm.tasks.dependencies import Dependencies, Ready, Skip
 from tests.helpers.interrupts import interrupted, places
 
 NAMES = "abcd"

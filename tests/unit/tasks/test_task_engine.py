@@ -15,7 +15,7 @@ from hypothesis import strategies as some
 import ftcomm
 from ftcomm.errors import ClosedError, ForkError, ThreadError
 from ftcomm.nonblocking.queue import MAX_PENDING
-from ftcomm.nonblocking.task_engine import TaskEngine
+from ftcomm.tasks.task_engine import TaskEngine
 
 WITHIN_S = 60.0  # a hang is a failure; nothing here takes a second
 Steps = some.lists(
@@ -380,7 +380,7 @@ def test_a_collective_that_misses_what_was_dropped_fails_the_calls_behind_it() -
         run()
 
 
-def test_ctrl_c_in_a_push_leaves_nothing_that_is_waited_for_for_ever(
+def test_ctrl_c_in_a_push_of_a_group_of_one_leaves_nothing_that_is_waited_for(
     comm: ftcomm.Communicator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, x = comm.engine(), np.ones(3)
@@ -511,7 +511,7 @@ class Messages:
 
 def with_messages(engine: TaskEngine) -> Messages:
     messages: Any = Messages()
-    engine._line = engine._line._replace(messages=messages)
+    engine._line.messages = messages
     return messages
 
 

@@ -68,7 +68,7 @@ class SmallDisk:
         options = f"mode=0700,size={self._size_bytes}"
         mount = f'mount -t tmpfs -o {options} ftcomm-chaos "$0" && echo up && exec cat'
         make = ["unshare", "-Urm" if self._user else "-m"]
-        holder = subprocess.Popen(  # noqa: S603 - our own words
+        holder = subprocess.Popen(
             [*make, "sh", "-c", mount, str(self._folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

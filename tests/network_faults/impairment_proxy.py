@@ -11,7 +11,15 @@ from dataclasses import dataclass, field
 import trio
 
 from ftcomm.transport.socket_link import RST_ON_CLOSE
-from ftcomm_chaos.faults.impairments import CUTS, FAIR, FIN, RST, ImpairedStream, Impairments, Piece
+from tests.network_faults.impairments import (
+    CUTS,
+    FAIR,
+    FIN,
+    RST,
+    ImpairedStream,
+    Impairments,
+    Piece,
+)
 
 READ_BYTES = 64 * 1024
 MAX_HELD_BYTES = 4 * 1024 * 1024  # under way in one direction: then the sender has to wait

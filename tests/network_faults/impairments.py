@@ -84,8 +84,7 @@ class ImpairedStream:
         self.deaf = False
         self._seed = seed
         self._slice_dice, self._flip_dice, self._jitter_dice = (
-            random.Random(f"{seed}/{what}")  # noqa: S311 - impairments, not secrets
-            for what in ("slices", "flips", "jitter")
+            random.Random(f"{seed}/{what}") for what in ("slices", "flips", "jitter")
         )
         self._next_slice = 0
         self._next_flip = -1
@@ -138,7 +137,7 @@ class ImpairedStream:
 
     def _bit(self, place: int) -> int:
         """Choose the bit to flip; a separate generator makes it independent of how bytes arrive."""
-        return random.Random(f"{self._seed}/bit {place}").randrange(BITS)  # noqa: S311 - impairments
+        return random.Random(f"{self._seed}/bit {place}").randrange(BITS)
 
     def _drawn_flips(self, first: int, mean: int) -> list[int]:
         """Places from `first` to `taken` that the dice name; the next one is drawn ahead."""

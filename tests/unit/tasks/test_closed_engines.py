@@ -33,4 +33,4 @@ def test_a_closed_engine_is_dropped_once_it_is_done() -> None:
         for _ in range(3):
             with comm.engine() as engine:
                 engine.push(lambda: None)
-        assert len(comm._nonblocking._task_engines) == 1
+        assert len(comm._nonblocking._engines) == 1
