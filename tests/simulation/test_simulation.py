@@ -10,8 +10,8 @@ from ftcomm_chaos.sim.simulation import Simulation, run_seed
 
 SHARES = 12
 ENDINGS = {"finished", "JobLostError", "CollectiveMismatchError", "RankLostError"}
-# The operator stops a job whose journal and last member are lost: too rare for every share.
-RARE_ENDINGS = {"JobStoppedError"}
+# A member was dead when the tracker's journal was lost: too rare for every share.
+RARE_ENDINGS = {"TrackerLostError"}
 PER_SHARE = 250  # 3,000 schedules in all, with more than 25,000 faults
 
 

@@ -34,7 +34,7 @@ from ftcomm_tracker.core.events import (
     Superseded,
     Supervised,
 )
-from ftcomm_tracker.core.reporting.status import status_document
+from ftcomm_tracker.core.reporting.status_document import status_document
 
 OPERATOR_IDLE_S = 30.0  # a command asks within milliseconds, a supervisor each `detect_within`
 OF_SUPERVISORS = (WorkerStatusRequest, LivenessAssertion, GivenUpNotice, DeathNotice)
