@@ -105,8 +105,3 @@ def test_a_job_that_awaits_its_last_checkpoint_for_long_ends_later() -> None:
 def test_a_process_without_a_plan_follows_another_tracker_of_the_same_generation() -> None:
     """The one that had welcomed it was gone with its directory, and the rebuilt one ended."""
     assert Simulation(572688367984).run().fatal_decision == "JobLostError"
-
-
-def test_a_record_of_a_lost_directory_that_lands_late_is_refused_and_gone_on_from() -> None:
-    """Another directory had begun a job over the empty chain, and was given away."""
-    assert Simulation(501680884595).run().fatal_decision == "finished"
