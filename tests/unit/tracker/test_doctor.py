@@ -295,5 +295,5 @@ def test_the_command_ends_with_1_on_a_failure(serving, tmp_path: Path) -> None: 
 
 
 def test_every_check_is_in_the_operators_table() -> None:
-    text = (Path(__file__).parents[3] / "docs" / "running.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs" / "watching.md").read_text(encoding="utf-8")
     assert [name for name in ALL_IS_WELL if f"| `{name}` |" not in text] == []

@@ -367,8 +367,9 @@ def test_a_document_fits_whatever_the_texts_in_it_are() -> None:
 
 
 def test_the_documents_fields_and_the_kinds_of_findings_are_in_the_operators_tables() -> None:
-    root = Path(__file__).parents[3]
-    text = (root / "docs" / "running.md").read_text(encoding="utf-8")
+    docs = Path(__file__).parents[3] / "docs"
+    pages = ("watching.md", "reference.md")
+    text = "".join((docs / page).read_text(encoding="utf-8") for page in pages)
     scenario = running(2)
     blocked(scenario, 0, 1)
     member = document(scenario)["members"][0]

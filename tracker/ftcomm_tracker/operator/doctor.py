@@ -98,7 +98,7 @@ class Check:
     """One line of the report.
 
     Attributes:
-        name: a stable word for scripts, see `docs/running.md`.
+        name: a stable word for scripts, see `docs/watching.md`.
         level: fail: workers here cannot take part; warn: they can, but look at it; or ok.
         what: what was found.
         todo: what to do, empty for nothing.

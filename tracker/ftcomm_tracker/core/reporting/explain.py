@@ -144,7 +144,7 @@ class Diagnosis:
     """One thing that the job waits for, or that is worth knowing.
 
     Attributes:
-        kind: a stable word for scripts, see `docs/running.md`.
+        kind: a stable word for scripts, see `docs/watching.md`.
         waiting: the job does not go on because of it.
         what: one sentence.
         evidence: what the tracker knows it from.
