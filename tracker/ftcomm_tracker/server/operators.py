@@ -162,6 +162,8 @@ class Operators:
         done = partial(tracker.send, conn, Done())
         match message:
             case StatusRequest():
+                # One read brings thousands: all others have a turn, and a cut has its effect.
+                await trio.lowlevel.checkpoint()
                 tracker.send(conn, StatusReply(status_document(tracker.snapshot())))
             case StopRequest(reason):
                 tracker.post(StopAsked(reason), done)
