@@ -212,7 +212,7 @@ def above_bound(measured: dict[str, Measured]) -> dict[str, Measured]:
 
 
 def visits() -> str:
-    """How many modules one allreduce goes through: figures without a bound, from a real job."""
+    """Modules that one allreduce goes through: figures without a bound, from a real job."""
     return "".join(
         f"{name} allreduce: {len(visit.modules)} modules, {visit.functions} functions\n"
         for name, visit in measure().items()
