@@ -1,4 +1,5 @@
-# Everything runs in .venv, which is made on first use and again when pyproject.toml changes.
+# Everything but the demo and the adapters runs in .venv. Each environment is made on first use, and
+# again when pyproject.toml changes.
 .DEFAULT_GOAL := help
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	$$p -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; \
@@ -8,6 +9,8 @@ HOURS ?= 1
 STAMP := .venv/.stamp
 # torch is large, so what needs it has an environment of its own.
 ADAPTERS := .venv-adapters
+# The demo needs the library alone.
+DEMO := .venv-demo
 # The newest torch, and all tests with it. CI takes one release, and leaves the slow tests out.
 TORCH ?= torch
 ADAPTER_TESTS ?= slow or not slow
@@ -25,8 +28,8 @@ PARALLEL := -n 3 --dist worksteal
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-demo: $(STAMP) ## train with and without a killed worker, and compare the models
-	$(BIN)/python examples/demo.py
+demo: $(DEMO)/.stamp ## train with and without a killed worker, and compare the models
+	$(DEMO)/bin/python examples/demo.py
 
 test: $(STAMP) ## run the tests that every change must pass
 	$(BIN)/python -m pytest $(PARALLEL)
@@ -73,8 +76,8 @@ soak-conformance: $(STAMP) ## run each conformance scenario 20 times in a row
 soak: $(STAMP) ## simulate faults, and kill and lose real jobs, for HOURS; nothing may break or grow
 	$(BIN)/python -m tests.soak --hours $(HOURS) --json
 
-clean: ## remove .venv, the built site and the caches of all tools
-	rm -rf build .venv .venv-3.* .venv-adapters .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage dist
+clean: ## remove all environments, the built site and the caches of all tools
+	rm -rf build .venv .venv-3.* $(ADAPTERS) $(DEMO) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml
@@ -87,4 +90,11 @@ $(ADAPTERS)/.stamp: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer with the venv module is needed" >&2; exit 1; }
 	$(PYTHON) -m venv $(ADAPTERS)
 	$(ADAPTERS)/bin/python -m pip install --quiet --disable-pip-version-check "$(TORCH)" --editable ".[dev,adapters]"
+	@touch $@
+
+$(DEMO)/.stamp: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer with the venv module is needed" >&2; exit 1; }
+	@echo "Installing into $(DEMO): ftcomm,$$(sed -n 's/^dependencies = \[\(.*\)\]/ \1/p' pyproject.toml | tr -d '"')"
+	$(PYTHON) -m venv $(DEMO)
+	$(DEMO)/bin/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
