@@ -9,11 +9,9 @@ HOURS ?= 1
 STAMP := .venv/.stamp
 # torch is large, so what needs it has an environment of its own.
 ADAPTERS := .venv-adapters
+TORCH ?= torch
 # The demo needs the library alone.
 DEMO := .venv-demo
-# The newest torch, and all tests with it. CI takes one release, and leaves the slow tests out.
-TORCH ?= torch
-ADAPTER_TESTS ?= slow or not slow
 
 # Of mutants, those alone in files that differ from a commit.
 CHANGED ?=
@@ -23,7 +21,9 @@ KIND ?= allreduce
 # A test with real processes waits for half of its time, so three keep two cores busy.
 PARALLEL := -n 3 --dist worksteal
 
-.PHONY: help demo test test-all test-adapters mutants mutants-adapters fuzz lint docs bench bench-compare soak soak-conformance clean
+PYTEST := -m pytest $(PARALLEL)
+
+.PHONY: help demo lint test test-jobs test-night test-pythons test-adapters mutants mutants-adapters fuzz docs bench bench-compare soak soak-conformance clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -31,14 +31,27 @@ help: ## print this list
 demo: $(DEMO)/.stamp ## train with and without a killed worker, and compare the models
 	$(DEMO)/bin/python examples/demo.py
 
-test: $(STAMP) ## run the tests that every change must pass
-	$(BIN)/python -m pytest $(PARALLEL)
+lint: $(STAMP) ## ruff, mypy --strict (as on Linux and on macOS), import contracts
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin
+	$(BIN)/lint-imports
 
-test-all: $(STAMP) ## run the slow tests too, on every Python from 3.11 on that is found
+test: lint $(STAMP) ## lint, and run the quick tests and a few with real processes
+	$(BIN)/python $(PYTEST)
+
+test-jobs: $(STAMP) $(ADAPTERS)/.stamp ## run the other tests with real processes, and those of ftcomm.torch
+	$(BIN)/python $(PYTEST) -m "process and not smoke and not slow"
+	$(ADAPTERS)/bin/python $(PYTEST) tests/adapters -m "not slow"
+
+test-night: test-pythons test-adapters mutants mutants-adapters fuzz soak ## run everything; a night long
+
+test-pythons: $(STAMP) ## run all tests, the slow ones too, on every Python from 3.11 on that is found
 	$(BIN)/python tests/project/every_python.py $(PARALLEL) -m "slow or not slow"
 
-test-adapters: $(ADAPTERS)/.stamp ## run the tests of ftcomm.torch, with kills at each moment of each way to train
-	$(ADAPTERS)/bin/python -m pytest $(PARALLEL) tests/adapters -m "$(ADAPTER_TESTS)"
+test-adapters: $(ADAPTERS)/.stamp ## run all tests of ftcomm.torch: kills at each moment of each way to train
+	$(ADAPTERS)/bin/python $(PYTEST) tests/adapters -m "slow or not slow"
 
 mutants: $(STAMP) ## check that the tests notice each mutant (CHANGED=<commit>: of the files changed since)
 	PYTHONPATH=.:tracker:chaos $(BIN)/python -m ftcomm_chaos.mutants --layers-first $(MUTANTS)
@@ -49,13 +62,6 @@ mutants-adapters: $(ADAPTERS)/.stamp ## the same for mutants of ftcomm.torch, wh
 fuzz: $(STAMP) ## fuzz each decoder for FUZZ_SECONDS, guided by coverage if atheris is available
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[fuzz]"
 	PYTHONPATH=.:tracker:chaos $(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
-
-lint: $(STAMP) ## ruff, mypy --strict (as on Linux and on macOS), import contracts
-	$(BIN)/ruff check
-	$(BIN)/ruff format --check
-	$(BIN)/mypy
-	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin
-	$(BIN)/lint-imports
 
 docs: $(STAMP) ## build the documentation site into build/docs; a warning is an error
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[docs]"
