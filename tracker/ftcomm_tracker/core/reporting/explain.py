@@ -111,7 +111,7 @@ is restarted
 closing: all ranks have closed; the job is ending
 nobody_waits! no rank waits: all ranks compute, or have been in a collective for less than 0.25 s
   the furthest stands at {progress}
-  * laggards: {name} stood at {position} at its last heartbeat
+  * behind: {name} stood at {position} at its last heartbeat
   {left}: closed, and waiting for the others to close
 store! the checkpoint store {url} takes nothing
   {trouble}
@@ -262,9 +262,9 @@ def _running(document: Row) -> Found:
         found.append(_exchange(document, blocked))
     elif computing and not found:
         closed = [row for row in members if row["closed"]]
-        laggards = [row for row in computing if row["lag"] != "0"]
+        behind = [row for row in computing if row["lag"] != "0"]
         left = _named(closed) if closed else None
-        found.append(("nobody_waits", {**document, "laggards": laggards, "left": left}))
+        found.append(("nobody_waits", {**document, "behind": behind, "left": left}))
     yield from found or [("closing", {})]
     for route in document["routes"]:
         yield "relayed", {**route, "pair": ranks(route["ranks"])}

@@ -203,7 +203,7 @@ def _members(group: GroupState, now: float) -> list[dict[str, Any]]:
 
 
 def _connection(peer: Peer | None, epoch: int, furthest: Position, now: float) -> dict[str, Any]:
-    """What only a member's own connection can tell; all None without one."""
+    """The facts that only a connection of the member has; all None without one."""
     if peer is None:
         unknown = ("pid", "start", "position", "lag", "silent_s", "blocked", "log_bytes")
         return {**dict.fromkeys(unknown), "late": False}

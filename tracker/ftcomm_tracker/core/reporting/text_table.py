@@ -26,7 +26,7 @@ class TextRow:
     todo: tuple[str, ...]
 
     def said(self, facts: Facts) -> tuple[str, tuple[str, ...], str]:
-        """What is said, the evidence, and what to do."""
+        """A statement, its evidence, and the remedy."""
         evidence = tuple(_known(self.evidence, facts))
         return self.what.format(**facts), evidence, next(_known(self.todo, facts), "")
 
