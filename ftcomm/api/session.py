@@ -30,11 +30,7 @@ class BackgroundCalls(Protocol):
     """The calls that run beside the script, as the end of a session needs them."""
 
     def wait_for_tasks(self, limit: QueuedLimit | None) -> None:
-        """Wait for all functions and collectives that were pushed to task engines.
-
-        Args:
-            limit: of the call that waits.
-        """
+        """Wait for all functions and collectives that were pushed to task engines."""
 
     def end(self, abort: Callable[[], None], finish: Callable[[], None]) -> None:
         """Run nothing any more; see `RequestQueue.end`."""
@@ -77,30 +73,20 @@ class CallStats:
 
 
 class Session:
-    """One open communicator's engine, limits and counters; used by one thread at a time.
+    """One open communicator's engine, limits and counters; used by one thread at a time."""
 
-    Attributes:
-        engine: takes requests through failures.
-        worker_id: names this worker over its restarts.
-        builder: makes requests of arguments.
-        quota: bytes of the log.
-        broadcasts: broadcasts that no synchronising call has proved yet.
-        call_stats: counts calls by kind.
-        guard: admits one call at a time.
-        background: set once by the owner, before the first call.
-    """
-
-    background: BackgroundCalls
+    background: BackgroundCalls  # set once by the owner, before the first call
 
     def __init__(self, engine: Engine, worker_id: str, at_end: Callable[[], None]) -> None:
-        self.engine = engine
-        self.worker_id = worker_id
+        self.engine = engine  # takes requests through failures
+        self.worker_id = worker_id  # names this worker over its restarts
         self._at_end = at_end
-        self.builder = RequestBuilder(engine.group)
-        self.quota = LogQuota(engine)
+        self.builder = RequestBuilder(engine.group)  # makes requests of arguments
+        self.quota = LogQuota(engine)  # bytes of the log
+        # Broadcasts that no synchronising call has proved yet.
         self.broadcasts = UnprovenBroadcasts()
-        self.call_stats = CallStats()
-        self.guard = CallGuard(self.ended_by)
+        self.call_stats = CallStats()  # counts calls by kind
+        self.guard = CallGuard(self.ended_by)  # admits one call at a time
         self._call_deadline = engine.call_deadline
         self._has_room: Callable[[int], None] = self.quota.check  # bound once, not in every call
         engine.report_log(self.quota.counter())

@@ -6,14 +6,11 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Delays that grow with the failures in a row.
+    """Delays that grow with the failures in a row."""
 
-    Attributes:
-        delays_s: the delay after the first, second, ... failure; the last one repeats.
-        jitter: the share of a delay that is left to chance, so that many do not try at once.
-    """
-
+    # The delay after the first, second, ... failure; the last one repeats.
     delays_s: tuple[float, ...]
+    # The share of a delay that is left to chance, so that many do not try at once.
     jitter: float = 0.0
 
     def delay_s(self, failures: int, draw: float = 0.0) -> float:

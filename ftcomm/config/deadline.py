@@ -15,15 +15,10 @@ _CLOCK_TIMES = (dt.date, dt.time, np.datetime64)  # a datetime is a date
 
 
 class Limit(NamedTuple):
-    """The end of the time that a call may take.
+    """The end of the time that a call may take."""
 
-    Attributes:
-        seconds: from the call on.
-        at: monotonic time.
-    """
-
-    seconds: float
-    at: float
+    seconds: float  # from the call on
+    at: float  # monotonic time
 
     @property
     def is_past(self) -> bool:
@@ -32,19 +27,12 @@ class Limit(NamedTuple):
 
 
 class QueuedLimit(NamedTuple):
-    """The limit of a call that waits for its turn.
+    """The limit of a call that waits for its turn."""
 
-    Attributes:
-        limit: of the call.
-        signature: of the call, as far as it is known; may be empty.
-        site: the line that made it.
-        waits_for: what comes before it, in words, where that is no call that runs.
-    """
-
-    limit: Limit
-    signature: bytes
-    site: str
-    waits_for: str = ""
+    limit: Limit  # of the call
+    signature: bytes  # of the call, as far as it is known; may be empty
+    site: str  # the line that made it
+    waits_for: str = ""  # what comes before it, in words, where that is no call that runs
 
 
 def earliest(limits: Iterable[QueuedLimit | None]) -> QueuedLimit | None:

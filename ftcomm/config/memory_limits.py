@@ -18,17 +18,11 @@ _V1_FILES = ("memory.limit_in_bytes",)
 
 
 class _Mount(NamedTuple):
-    """Mount point of a hierarchy of control groups.
+    """Mount point of a hierarchy of control groups."""
 
-    Attributes:
-        root: the group that is seen there.
-        folder: the place.
-        files: that say limits in each group.
-    """
-
-    root: PurePosixPath
-    folder: PurePosixPath
-    files: tuple[str, ...]
+    root: PurePosixPath  # the group that is seen there
+    folder: PurePosixPath  # the place
+    files: tuple[str, ...]  # that say limits in each group
 
 
 def limit_files(membership: str, mounts: str) -> list[PurePosixPath]:

@@ -18,14 +18,10 @@ SHOWN_LENGTH = 300  # characters of an error's text: it goes to other processes
 
 
 class BackgroundError(Exception):
-    """A function failed in the background; nothing came of it.
-
-    Attributes:
-        cause: what happened, for a message or the log.
-    """
+    """A function failed in the background; nothing came of it."""
 
     def __init__(self, cause: str) -> None:
-        self.cause = cause
+        self.cause = cause  # what happened, for a message or the log
         super().__init__(cause)
 
 

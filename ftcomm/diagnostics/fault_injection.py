@@ -101,11 +101,7 @@ class LinkFault:
 
 
 def parse_faults(spec: str) -> list[InjectedFault | LinkFault]:
-    """The faults of a specification.
-
-    Raises:
-        ConfigError: naming the part that is not a fault.
-    """
+    """The faults of a specification; raises ConfigError."""
     parts = [part.strip() for part in spec.split(",") if part.strip()]
     return [_parse_link(part) or _parse(part) for part in parts]
 

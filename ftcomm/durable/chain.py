@@ -60,16 +60,11 @@ def record_name(number: int) -> str:
 
 @dataclass(slots=True)
 class Chain:
-    """The chain of one store, as far as it was read. Not thread-safe.
+    """The chain of one store, as far as it was read. Not thread-safe."""
 
-    Attributes:
-        store: where the records are.
-        links: all records that were read, in order.
-        reads_past_damage: of every kind but the first record's; for one who puts nothing.
-    """
-
-    store: Store
-    links: list[ChainLink] = field(default_factory=list)
+    store: Store  # where the records are
+    links: list[ChainLink] = field(default_factory=list)  # all records that were read, in order
+    # Of every kind but the first record's; for one who puts nothing.
     reads_past_damage: bool = False
 
     def read(self) -> list[ChainLink]:

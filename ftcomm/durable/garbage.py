@@ -15,17 +15,11 @@ _PRELUDE = "prelude-"  # so begins the name of an object that later versions nam
 
 @dataclass(frozen=True, slots=True)
 class _Reach:
-    """Objects that a damaged record of a version may name.
+    """Objects that a damaged record of a version may name."""
 
-    Attributes:
-        attempt: of the record.
-        above: its version is a later one.
-        below: its version is an earlier one; infinity if it is the newest of the attempt.
-    """
-
-    attempt: int
-    above: float
-    below: float
+    attempt: int  # of the record
+    above: float  # its version is a later one
+    below: float  # its version is an earlier one; infinity if it is the newest of the attempt
 
     def has(self, attempt: int, version: int, name: str) -> bool:
         """Tell whether an object is one of them."""

@@ -106,11 +106,7 @@ def dtype_from_wire(code: int, shape: tuple[int, ...], nbytes: int, limit: int) 
 
 
 def stored_from_wire(dtype: AnyDtype, shape: tuple[int, ...], raw: Array) -> LoggedResult:
-    """The result whose bytes have come; it owns `raw`.
-
-    Raises:
-        ProtocolError: an empty one with extents that no array has.
-    """
+    """The result whose bytes have come; it owns `raw`; raises ProtocolError."""
     stored = LoggedResult(raw.view(dtype), shape)
     try:
         stored.flat.reshape(shape)

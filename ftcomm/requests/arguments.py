@@ -94,11 +94,7 @@ def _as_array(x: Any) -> Array:
 
 
 def wire_code(name: str | None) -> Wire:
-    """The format that a user's ``wire=`` names.
-
-    Raises:
-        ValueError: none has this name.
-    """
+    """The format that a user's ``wire=`` names; raises ValueError."""
     if name not in _WIRES:
         raise ValueError(f"no wire format is called {name!r}; use 'bf16', or None for x as it is")
     return _WIRES[name]
@@ -137,12 +133,6 @@ def check_out(
     strided: bool = False,
 ) -> None:
     """Refuse an `out` that cannot take a result of `dtype` and `shape`, before anything happens.
-
-    Args:
-        out: the user's.
-        dtype: of the result.
-        shape: of the result.
-        strided: any memory layout will do.
 
     Raises:
         TypeError, ValueError: naming what does not fit.
@@ -193,11 +183,7 @@ def check_memory(out: Any, *, strided: bool = False) -> None:
 
 
 def checked_root(root: Any, world_size: int) -> int:
-    """`root` as a rank.
-
-    Raises:
-        TypeError, ValueError: it is no integer, or no rank of the group.
-    """
+    """`root` as a rank; raises TypeError or ValueError."""
     try:
         rank = operator.index(root)
     except TypeError:
@@ -281,11 +267,7 @@ _NAMES = {
 
 
 def named_log(name: str | None) -> LogMode | None:
-    """The mode that a user's ``log=`` names; None leaves it to `chosen_log`.
-
-    Raises:
-        ValueError: none has this name.
-    """
+    """The mode that a user's ``log=`` names; None leaves it to `chosen_log`; raises ValueError."""
     if name is None:
         return None
     if name not in _NAMES:

@@ -38,11 +38,7 @@ def checked_counts(
 
 
 def listed_counts(counts: Sequence[int], world_size: int) -> tuple[int, ...]:
-    """The caller's counts as numbers, one for each rank.
-
-    Raises:
-        TypeError, ValueError: they are none.
-    """
+    """The caller's counts as numbers, one for each rank; raises TypeError or ValueError."""
     try:
         rows = tuple(operator.index(count) for count in counts)
     except TypeError:

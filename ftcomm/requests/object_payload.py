@@ -89,11 +89,7 @@ def _array_blob(elements: Array, shape: Shape) -> Array:
 
 
 def array_of(blob: Array) -> Array:
-    """The array in a blob, in the blob's own memory.
-
-    Raises:
-        ProtocolError: the blob contradicts itself.
-    """
+    """The array in a blob, in the blob's own memory; raises ProtocolError."""
     try:
         return _array_of(blob)
     except (ValueError, IndexError) as error:

@@ -47,12 +47,7 @@ class Awaiting(Protocol):
 
 
 class Intake:
-    """One link of one epoch, behind its request.
-
-    Attributes:
-        lost: what ended it; None while it works.
-        direct: the receive of the thread that reads for itself alone; None where none does.
-    """
+    """One link of one epoch, behind its request."""
 
     def __init__(
         self,
@@ -74,7 +69,8 @@ class Intake:
         self._heard_at = time.monotonic()
         self._pause = trio.CancelScope()  # of the control thread
         self._token = trio.lowlevel.current_trio_token()
-        self.lost: Exception | None = None
+        self.lost: Exception | None = None  # what ended it; None while it works
+        # The receive of the thread that reads for itself alone; None where none does.
         self.direct: DirectReceive | None = None
 
     # --- the control thread -----------------------------------------------------------------------
