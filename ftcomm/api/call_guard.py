@@ -81,9 +81,6 @@ class PendingCalls(Protocol):
     def hand_back(self, limit: QueuedLimit | None) -> bool:
         """Wait for all that is pending, then take the guard's lock for this thread's call.
 
-        Args:
-            limit: of the call, which the wait is a part of.
-
         Returns:
             False if it may not have it.
         """
@@ -126,11 +123,6 @@ class CallGuard:
 
     def run(self, call: Callable[[], R], limit: Limit | None = None, known: bytes = b"") -> R:
         """Run `call` as the only one inside, behind the nonblocking calls.
-
-        Args:
-            call: without arguments.
-            limit: of the call, which a wait for others is a part of; None for none.
-            known: the call's signature, as far as it is known.
 
         Raises:
             FtcommError: another thread owns the engine, or the communicator is closed.

@@ -74,9 +74,6 @@ class OpenCommunicators:
     def opening(self, job: str | None) -> Iterator[Place]:
         """Hold a place while a communicator joins; it is given back if none is put there.
 
-        Args:
-            job: the user's name for the job; None for the one communicator of the process.
-
         Raises:
             ConfigError: the name is none.
             ThreadError: the place is taken.

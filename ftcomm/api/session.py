@@ -114,11 +114,7 @@ class Session:
     ) -> R:
         """Build a call and run it, as the only one inside.
 
-        Args:
-            deadline: the user's, from here on; None for the job's.
-            build: makes the submission of its arguments; nothing of the job is touched before.
-            arguments: of `build`.
-            options: likewise.
+        Nothing of the job is touched before `build` has made the submission.
         """
         limit = self.limit_of(deadline)
         return self.guard.run(lambda: self.run_built(limit, build(*arguments, **options)), limit)
@@ -146,14 +142,7 @@ class Session:
         return result
 
     def limit_of(self, deadline: Duration | None) -> Limit | None:
-        """The limit of a call that is made now: its own, or that of the job's calls.
-
-        Args:
-            deadline: the user's; None for the job's.
-
-        Returns:
-            None if there is none.
-        """
+        """The limit of a call that is made now: its own, or the job's; None if there is none."""
         seconds = self._call_deadline if deadline is None else checked_deadline(deadline)
         return None if seconds is None else limit_from_now(seconds)
 

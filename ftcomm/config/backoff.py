@@ -16,9 +16,7 @@ class Backoff:
     def delay_s(self, failures: int, draw: float = 0.0) -> float:
         """Return the seconds to wait after `failures` failures in a row, 1 or more.
 
-        Args:
-            failures: how often in a row it has failed.
-            draw: a random number from 0 to 1, by which the delay is shortened within `jitter`.
+        `draw`, a random number from 0 to 1, shortens the delay within `jitter`.
         """
         longest = self.delays_s[min(failures, len(self.delays_s)) - 1]
         return longest * (1 - self.jitter * draw)

@@ -98,15 +98,7 @@ def _seconds(name: str, given: Any) -> float:
 
 
 def overdue(rank: int, call: str, site: str, seconds: float, waited: str) -> str:
-    """The words for a call that took longer than `seconds`.
-
-    Args:
-        rank: whose call it is.
-        call: it, in words.
-        site: the line that made it; empty where that is not known.
-        seconds: that it was given.
-        waited: what the rank was doing.
-    """
+    """The words for a call that took longer than `seconds`."""
     return (
         f"rank {rank} gave {call} at {site or 'an unknown line'} a deadline of {seconds:g} s, and "
         f"it took longer; {waited}"

@@ -28,9 +28,7 @@ class _Mount(NamedTuple):
 def limit_files(membership: str, mounts: str) -> list[PurePosixPath]:
     """The files that may hold limits of this process, of its own group and of all around it.
 
-    Args:
-        membership: what ``/proc/self/cgroup`` says.
-        mounts: what ``/proc/self/mountinfo`` says.
+    `membership` is what ``/proc/self/cgroup`` says, `mounts` what ``/proc/self/mountinfo`` says.
     """
     found = []
     groups = dict(_groups(membership))

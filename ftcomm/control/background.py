@@ -33,12 +33,6 @@ async def run_in_background(
 ) -> T:
     """Run a function on another thread and return what it returns.
 
-    Args:
-        function: to run.
-        arguments: of `function`.
-        abandon_on_cancel: a cancellation does not wait for it.
-        limiter: of how many may run at once.
-
     Raises:
         FtcommError, OSError: as `function` raises them.
         BackgroundError: it has raised something else, or no thread could be started for it.

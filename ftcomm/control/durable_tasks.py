@@ -56,11 +56,7 @@ READ_TRIES = 30  # a minute: longer than a store's restart, shorter than `replac
 
 
 class DurableTasks:
-    """Background work of one worker for its marked versions, and its restore.
-
-    Args:
-        driver: whose core asks for the work and hears what came of it.
-    """
+    """Background work of one worker for its marked versions, and its restore."""
 
     def __init__(self, driver: "Driver") -> None:
         self._driver = driver

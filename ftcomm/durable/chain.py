@@ -107,10 +107,7 @@ class Chain:
     def put_after(self, record: ChainRecord, nonce: bytes, after: int) -> bool:
         """Put `record` as number `after` + 1; False if another record has that number.
 
-        Args:
-            record: made from the first `after` records.
-            nonce: drawn once for this record, also when the call is repeated.
-            after: number of the record before it.
+        `nonce` is drawn once for this record, also when the call is repeated.
 
         Raises:
             StoreError: the outcome is unclear. Called again with the same nonce, it finds out.
@@ -128,11 +125,7 @@ class Chain:
     ) -> int:
         """Put `record` at the lowest free number; return the number.
 
-        Args:
-            record: to put.
-            nonce: drawn once for this record, also when the call is repeated.
-            attempt: of the writer.
-            generation: of the writer.
+        `nonce` is drawn once for this record, also when the call is repeated.
 
         Raises:
             OvertakenError: a later attempt has begun; nothing was put.

@@ -208,10 +208,7 @@ class OpenContainer:
 def open_container(store: Store, name: str, series: str) -> OpenContainer:
     """Read and verify the header of an object.
 
-    Args:
-        store: where it is.
-        name: of the object.
-        series: name of the job; an object of another is refused.
+    An object of another job than `series` is refused.
 
     Raises:
         DamagedObjectError: it is cut short, changed, foreign, of another job or a later format.

@@ -37,10 +37,7 @@ def garbage(state: ChainState, objects: Iterable[StoredObject], keep: int) -> li
     asked.  So does what a damaged record may name whose version would be kept: a copy of the record
     may be put back.
 
-    Args:
-        state: of the chain, read after the list was made.
-        objects: what the store lists below `DATA`.
-        keep: number of the newest versions to keep, at least 1.
+    `state` is of the chain, read after `objects` was listed.
     """
     kept = {part.name for number in state.kept(keep) for part in state.versions[number].parts}
     named = {part.name for record in state.versions.values() for part in record.parts}

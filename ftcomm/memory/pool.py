@@ -230,9 +230,7 @@ class Pool:
     def renew(self, dropped: list[Any]) -> None:
         """A version's log is gone: keep its memory for the next ones.
 
-        Args:
-            dropped: the log's values, the oldest first; emptied, because the list must not hold on
-                to them.
+        `dropped` is emptied, because the list must not hold on to the values.
         """
         self._version += 1
         oldest = self._version - KEPT_VERSIONS

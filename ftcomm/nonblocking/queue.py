@@ -130,9 +130,6 @@ class RequestQueue:
     def hand_back(self, limit: QueuedLimit | None = None) -> bool:
         """Own the engine for a blocking call, behind all that is pending.
 
-        Args:
-            limit: of the call; where it passes, the job ends, and the wait with it.
-
         Returns:
             False if it is not for this thread: another one is in a call, this one runs a
             function of the user's, or the communicator is over.

@@ -291,13 +291,7 @@ def function_of_site(site: str) -> str:
 
 
 def differing_fields(one: bytes, other: bytes, sites: tuple[str, str] = ("", "")) -> str:
-    """In what two signatures of one kind differ, for messages; empty if the kinds differ.
-
-    Args:
-        one: a signature.
-        other: another one.
-        sites: where they were called, for the labels of functions.
-    """
+    """In what two signatures of one kind differ, for messages; empty if the kinds differ."""
     try:
         ours, theirs = Signature.decode(one), Signature.decode(other)
     except ProtocolError:

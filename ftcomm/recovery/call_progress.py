@@ -57,10 +57,6 @@ class CallProgress:
     def begin(self, signature: bytes, site: str) -> NextStep | LogEntry:
         """Decide what to do with a call of `signature` at the present position.
 
-        Args:
-            signature: its 48 bytes; empty while they depend on an input that is not there yet.
-            site: where the user called it.
-
         Returns:
             the log's entry to serve (then call `replay`), or a `NextStep`.
 

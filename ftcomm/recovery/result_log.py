@@ -119,13 +119,7 @@ class ResultLog:
         self._gaps = 0  # results that went since runs were counted
 
     def set_keeping(self, index: int, stride: int, keep_by_all: int = 0) -> None:
-        """Fix this member's share, as `replica_holders` computes it from the job's keep order.
-
-        Args:
-            index: this member's place in the keep order.
-            stride: every how many results it keeps one.
-            keep_by_all: bytes of small results, of the prelude and of a version, that it keeps too.
-        """
+        """Fix this member's share, as `replica_holders` computes it from the job's keep order."""
         self._index, self._stride = index, stride
         self._by_all.limit = keep_by_all
 

@@ -208,18 +208,6 @@ def signature_of(
 ) -> bytes:
     """The 48 bytes that all ranks must agree on.
 
-    Args:
-        kind: the collective.
-        sendbuf: its elements, as they travel.
-        shape: of the user's array.
-        op: the reduction.
-        op_hash: of a user's function.
-        root: the root rank, -1 without one.
-        algorithm: the caller's wish.
-        wire: the format that the user's elements were rounded to.
-        scalar: the type of a broadcast value without dimensions.
-        log: what is kept of the call.
-
     Raises:
         TypeError: a dtype that collectives do not carry.
     """

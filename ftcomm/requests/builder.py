@@ -184,14 +184,8 @@ class RequestBuilder:
     ) -> Submission[R]:
         """A call with the input `x`, or with what `x` returns if it is a function.
 
-        Args:
-            kind: the collective.
-            x: the user's.
-            make: the request of an input.
-            finish: the user's result of the log's.
-            site: where the user called it.
-            options: the user's wishes, which give the signature as far as it needs no input.
-            check: given a result before it is taken from the log; raises where `out` does not fit.
+        `check` is given a result before it is taken from the log; it raises where `out` does not
+        fit.
         """
         if not is_input_function(x):
             return self.submitted(kind, make(x), finish, options)

@@ -56,13 +56,7 @@ class ContributedBuilder:
     """
 
     def __init__(self, builder: RequestBuilder, lend: Lend, copies: int) -> None:
-        """Make one.
-
-        Args:
-            builder: of the same communicator.
-            lend: gives memory for an input that is put together here.
-            copies: how many other ranks keep a rank's result, with the log ``copies``.
-        """
+        """Make one."""
         self._builder, self._lend, self._copies = builder, lend, copies
         self._group = builder.group
         self._rank, self._size = builder.group.rank, builder.group.world_size

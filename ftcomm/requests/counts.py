@@ -12,11 +12,7 @@ def checked_counts(
 ) -> tuple[int, ...]:
     """Rows of an array of `shape` for each rank.
 
-    Args:
-        counts: the caller's, by rank; None cuts the rows into equal parts.
-        shape: of the array.
-        world_size: number of ranks.
-        kind: the collective, for messages.
+    `counts` is the caller's, by rank; None cuts the rows into equal parts.
 
     Raises:
         TypeError, ValueError: they are no counts, or do not add up to the rows.

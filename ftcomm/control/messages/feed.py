@@ -137,10 +137,7 @@ class Feed:
     def write(self, claim: Claim, lock: threading.Lock, copy: LateCopy | None = None) -> None:
         """Write a message as far as that does not block; the control thread writes the rest.
 
-        Args:
-            claim: what `claim` has returned.
-            lock: of the hub.
-            copy: of the message, if the log has no value of it yet; it has when this returns.
+        `copy` is of a message of which the log has no value yet; it has when this returns.
         """
         version, message = claim
         value = message.value if copy is None else copy.original

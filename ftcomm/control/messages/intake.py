@@ -78,9 +78,7 @@ class Intake:
     async def keep_reading(self, limit_s: float, may_read: Callable[[], Awaitable[None]]) -> None:
         """Read until the link ends, which raises one of `BROKEN`.
 
-        Args:
-            limit_s: so long nothing may come.
-            may_read: awaited before each read; returns when there is room.
+        `may_read` is awaited before each read, and returns when there is room.
         """
         while True:
             if not self._is_hot:

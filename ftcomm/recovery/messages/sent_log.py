@@ -106,12 +106,6 @@ class SentLog:
     ) -> tuple[int, list[SentMessage]]:
         """Messages that `destination` lacks, in the order of sending.
 
-        Args:
-            destination: the receiver.
-            at: how many entries of its list it has been sent or does not need.
-            marks: by tag, the number up to which it has the messages.
-            count: at most so many.
-
         Returns:
             how many entries that are now, and the messages.  One without a value, and what is
             behind it, waits until it is kept.
