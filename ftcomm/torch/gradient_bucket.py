@@ -78,12 +78,7 @@ class GradientBucket:
         return self._missing == 0
 
     def take(self, number: int) -> None:
-        """Parameter `number` of the bucket has its gradient.
-
-        Raises:
-            ConfigError: a hook has taken the gradient away.
-            RuntimeError: it has had it in this backward pass.
-        """
+        """Parameter `number` of the bucket has its gradient; raises ConfigError or RuntimeError."""
         if self._given[number]:
             raise RuntimeError(
                 "a parameter got its gradient twice in one backward pass, as where it is used in "
