@@ -74,11 +74,7 @@ def checked_timeout(timeout: Any) -> float | None:
 
 
 def _seconds(name: str, given: Any) -> float:
-    """A duration in seconds, which may be below 0 and not finite.
-
-    Raises:
-        TypeError: it is a time of the clock, or neither a number nor a timedelta.
-    """
+    """A duration in seconds, which may be below 0 and not finite; raises TypeError."""
     kind = type(given).__name__
     if isinstance(given, _CLOCK_TIMES):
         raise TypeError(

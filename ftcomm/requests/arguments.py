@@ -206,11 +206,7 @@ def signature_of(
     scalar: Scalar = Scalar.ARRAY,
     log: LogMode = LogMode.WHOLE,
 ) -> bytes:
-    """The 48 bytes that all ranks must agree on.
-
-    Raises:
-        TypeError: a dtype that collectives do not carry.
-    """
+    """The 48 bytes that all ranks must agree on; raises TypeError."""
     return Signature(
         kind=kind,
         op=op,

@@ -10,12 +10,9 @@ from ftcomm.config.plurals import counted
 def checked_counts(
     counts: Sequence[int] | None, shape: tuple[int, ...], world_size: int, kind: str
 ) -> tuple[int, ...]:
-    """Rows of an array of `shape` for each rank.
+    """Rows of an array of `shape` for each rank; raises TypeError or ValueError.
 
     `counts` is the caller's, by rank; None cuts the rows into equal parts.
-
-    Raises:
-        TypeError, ValueError: they are no counts, or do not add up to the rows.
     """
     if not shape:
         raise ValueError(f"{kind} cuts an array along its first dimension, and x has none")

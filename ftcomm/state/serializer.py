@@ -251,11 +251,7 @@ def checked_text(value: str, where: str, of: str = "") -> str:
 
 
 def checked_key(key: Any, where: str) -> Any:
-    """A dict's key as it is.
-
-    Raises:
-        TypeError: it is no str, bytes, bool, None or int of 64 bits.
-    """
+    """A dict's key as it is; raises TypeError."""
     kind: Any = type(key)
     if kind is str:
         return checked_text(key, where, "a key of ")

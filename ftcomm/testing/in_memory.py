@@ -145,16 +145,13 @@ def run_in_memory(
     *,
     rendezvous: bool = False,
 ) -> list[Array]:
-    """Execute one collective on all ranks; returns each rank's work.
+    """Execute one collective on all ranks; returns each rank's work; raises DeadlockError.
 
     Args:
         schedules: one per rank, in rank order.
         sources: each rank's input; a rank without one gives an empty array of the dtype.
         reducer: for reducing kinds.
         rendezvous: sends block until they are received, as with full socket buffers.
-
-    Raises:
-        DeadlockError: the schedules do not fit together.
     """
     network = _Network([], reducer, rendezvous)
     for schedule, sendbuf in zip(schedules, sources, strict=True):

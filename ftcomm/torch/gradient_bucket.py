@@ -48,14 +48,11 @@ class GradientBucket:
     """
 
     def __init__(self, parameters: Sequence[torch.nn.Parameter], names: Sequence[str]) -> None:
-        """Reserve the memory.
+        """Reserve the memory; raises TypeError.
 
         Args:
             parameters: of one dtype.
             names: of the parameters: they tell the collectives of buckets of one size apart.
-
-        Raises:
-            TypeError: gradients of these parameters are not carried.
         """
         for parameter in parameters:
             check_tensor(parameter)
