@@ -31,8 +31,9 @@ from ftcomm.execution.data_plane import STAGE
 from ftcomm.protocol.field_types import MAX_WORLD_SIZE
 from ftcomm.protocol.host_groups import Grouping, grouping_of, is_hierarchical, members_of
 from ftcomm.protocol.signature import Algorithm, Kind
-from ftcomm.testing.hierarchical_reference import expected_shares, expected_tree
-from ftcomm.testing.reference import knowledge, run_in_memory
+from ftcomm.testing.in_memory import run_in_memory
+from tests.helpers.hierarchical_reference import expected_shares, expected_tree
+from tests.helpers.reference import knowledge
 from tests.unit.collectives.test_schedules import awkward_floats, same_bits
 
 FORMS = {"shares": (shares_allreduce, expected_shares), "tree": (tree_allreduce, expected_tree)}

@@ -35,14 +35,8 @@ from ftcomm.collectives.schedules.schedule import (
 )
 from ftcomm.collectives.selection import DOUBLING_ALLGATHER_BYTES, schedule_for
 from ftcomm.protocol.signature import Algorithm, Kind
-from ftcomm.testing.reference import (
-    DeadlockError,
-    expected_doubling,
-    expected_halving,
-    expected_ring,
-    knowledge,
-    run_in_memory,
-)
+from ftcomm.testing.in_memory import DeadlockError, run_in_memory
+from tests.helpers.reference import expected_doubling, expected_halving, expected_ring, knowledge
 
 # All sizes to 64; `make test` takes the small ones and those beside powers of two.
 SIZES = (*range(1, 18), 31, 32, 33, 63, 64)
