@@ -162,13 +162,11 @@ def draw_plan(
 
     Args:
         seed: the run's.
-        count: how many, beside calls that users cut short; with none there are none of these.
+        count: how many, beside calls that users cut short; with 0 there are none of these.
         span: the last point at which one may begin to wait.
         gentle: at most one process dies at a time.
         wire: connections are bytes, and can be hurt at any one.
-        durable: the job has a store, and goes on when everything is lost.
-        standby: a second tracker waits beside the first.
-        disks: the tracker of a job with a store loses its journal.
+        durable, standby, disks: the job has a store, a second tracker, lost journals.
         one_is_enough: whoever is left has all that a job needs, though all others die at once.
         keeps_numbers: no spare takes a rank, so members know every worker's newest incarnation.
     """
