@@ -132,7 +132,6 @@ def feed_journal(raw: bytes) -> None:
         last_written(folder)
         with contextlib.closing(Journal.open(folder)) as journal:
             Durable.from_wire(journal.load() or {})
-            journal.history()
 
 
 def feed_token(raw: bytes) -> bytes:
