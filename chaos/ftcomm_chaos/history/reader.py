@@ -22,11 +22,9 @@ from ftcomm_chaos.history.fields import Fields
 from ftcomm_chaos.history.harness_events import (
     AttemptFound,
     EverythingLost,
-    Exited,
     FaultFired,
     Harness,
     HarnessStarted,
-    Spawned,
 )
 from ftcomm_chaos.history.model import (
     HarnessRecord,
@@ -106,8 +104,6 @@ def _two_jobs(at: str, cause: str) -> Never:
 
 def _what_happened(lines: list[HistoryLine[Harness]]) -> HarnessRecord:
     return HarnessRecord(
-        tuple(lines_of(lines, Spawned)),
-        tuple(lines_of(lines, Exited)),
         tuple(lines_of(lines, FaultFired)),
         tuple(lines_of(lines, EverythingLost)),
         tuple(lines_of(lines, AttemptFound)),
@@ -238,5 +234,4 @@ _READERS: dict[str, Callable[[Fields, str], object]] = {
     "members": Fields.members,
     "kind": lambda fields, name: fields.one_of(name, KINDS),
     "return.how": lambda fields, name: fields.one_of(name, HOW),
-    "status": lambda fields, name: fields.whole(name, -128),
 }
