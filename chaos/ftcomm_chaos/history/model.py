@@ -47,12 +47,10 @@ class IncarnationRecord:
     Attributes:
         started: the first line.
         lines: all others, in the order in which they were written.
-        torn: the last line was cut, as by SIGKILL.
     """
 
     started: HistoryLine[Started]
     lines: tuple[HistoryLine[WorkerEvent], ...]
-    torn: bool = False
 
     @property
     def name(self) -> str:

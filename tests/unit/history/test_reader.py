@@ -53,15 +53,11 @@ def test_what_was_written_is_read_back() -> None:
         Ended("closed"),
     ]
     assert [line.at for line in incarnation.lines] == ["file:2", "file:3", "file:4", "file:5"]
-    assert not incarnation.torn
 
 
 def test_a_killed_writer_leaves_a_torn_last_line_which_is_passed_over() -> None:
     incarnation = parsed(*WHOLE[:3], WHOLE[3][:-5])
-    assert ([line.event for line in incarnation.lines], incarnation.torn) == (
-        [PLANNED, ENTERED],
-        True,
-    )
+    assert [line.event for line in incarnation.lines] == [PLANNED, ENTERED]
     assert parse_lines(iter([WHOLE[0][:20]]), "file") is None  # not even its first line was whole
 
 
