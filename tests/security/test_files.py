@@ -171,7 +171,7 @@ def test_a_journal_cut_short_anywhere_is_refused_by_name_and_left_as_it_is(tmp_p
 def whole_journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("journal")
     journal = Journal.open(folder)
-    journal.write(DURABLE.to_wire(), epoch=3)
+    journal.write(DURABLE.to_wire())
     journal.remember(Remembered("127.0.0.1", 4711, "/t"))
     journal.close()
     return folder / FILE_NAME

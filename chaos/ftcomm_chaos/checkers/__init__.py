@@ -68,7 +68,6 @@ RULES: tuple[HistoryRule, ...] = (
     HistoryRule("lost-for-a-reason", termination.lost_for_a_reason),
     HistoryRule("memory-bounded", resource_bounds.memory_bounded),
     HistoryRule("descriptors-bounded", resource_bounds.descriptors_bounded),
-    HistoryRule("all-end-in-time", resource_bounds.all_end_in_time),
     HistoryRule("no-false-eviction", resource_bounds.no_false_eviction),
 )
 

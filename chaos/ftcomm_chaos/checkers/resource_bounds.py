@@ -1,4 +1,4 @@
-"""Bounds: memory, descriptors, and the time in which everything ends."""
+"""Bounds: memory, descriptors, and the stalls that cost nobody a place."""
 
 import statistics
 from collections.abc import Callable, Iterator
@@ -46,27 +46,6 @@ def _growth(
     early = statistics.median(value(line.event) for line in samples[quarter : 2 * quarter])
     late = statistics.median(value(line.event) for line in samples[-quarter:])
     return late - early, samples
-
-
-def all_end_in_time(case: Case) -> Iterator[RuleViolation]:
-    """Every process ends, and soon once nothing is broken any more."""
-    harness = case.history.harness
-    if harness is None or case.earlier:  # its records are of all attempts
-        return
-    exits = {line.event.pid: line for line in harness.exited}
-    quiet_from = harness.quiet_from
-    for spawned in harness.spawned:
-        worker, end = spawned.event.worker, exits.get(spawned.event.pid)
-        if end is None:
-            what = f"process {spawned.event.pid} never ended"
-            yield RuleViolation("all-end-in-time", worker, "", what, (spawned.at,))
-            continue
-        if quiet_from is None:
-            continue
-        late = end.t - max(spawned.t, quiet_from)
-        if late > case.limits.ends_within_s:
-            what = f"ended {late:.0f} s after the last fault was over, or after its start"
-            yield RuleViolation("all-end-in-time", worker, "", what, (end.at,))
 
 
 def no_false_eviction(case: Case) -> Iterator[RuleViolation]:

@@ -21,7 +21,6 @@ class HistoryLimits:
 
     Attributes:
         mismatch_within_s: from the last rank's entering to `CollectiveMismatchError` on all.
-        ends_within_s: from the end of the last fault to the end of every process.
         stall_s: a stop shorter than this part of `detect_within` may evict nobody. Half of it is
             what the tracker allows for its own lateness.
         rss_growth: bytes that an incarnation may grow by after its first quarter.
@@ -33,7 +32,6 @@ class HistoryLimits:
     """
 
     mismatch_within_s: float = 1.0
-    ends_within_s: float = 60.0
     stall_s: float = 0.5
     rss_growth: int = 64 * MIB
     fds_growth: int = 16

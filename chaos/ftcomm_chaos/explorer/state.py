@@ -1,8 +1,8 @@
 """One state of a small job around the real cores, and every move that is possible in it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.protocol.messages import Fetched, Hello, Revoke, Settled, Welcome
@@ -42,6 +42,13 @@ from ftcomm_tracker.core.events import ConnectionLost, Disconnect, Joined, Persi
 from ftcomm_tracker.core.events import Event as TrackerEvent
 from ftcomm_tracker.core.roster import Roster
 
+P = TypeVar(
+    "P",
+    transitions.PendingFetch,
+    transitions.PendingPart,
+    transitions.PendingMessages,
+    transitions.PendingCopy,
+)
 COPYING = {"P": transitions.copy_locals, "K": transitions.copy_results}  # then a barrier
 EOF = "EOF"  # last item of a connection whose worker has died
 QUIET = (Welcome, Settled, Fetched)  # delivered at once: their order decides nothing
@@ -312,28 +319,19 @@ class Model:
         core = self.parts.cores[number]
         if core.progress.position.version > before.version:
             messages.check_cut(self)
-        fetches = (*process.fetches, *heard.fetches)
-        live = self._live(core)
+
+        def current(pending: Iterable[P]) -> tuple[P, ...]:
+            live = self._live(core)
+            return tuple(each for each in pending if live and each.epoch == core.view.epoch)
+
         self.processes[port] = process._replace(
             core=number,
             up=(*process.up, *map(self.parts.messages.number, heard.messages)),
             over=process.over or core.view.state in (WorkerState.FAILED, WorkerState.FINISHED),
-            fetches=tuple(f for f in fetches if live and f.epoch == core.view.epoch),
-            parts=tuple(
-                part
-                for part in (*process.parts, *heard.parts)
-                if live and part.epoch == core.view.epoch
-            ),
-            links=tuple(
-                link
-                for link in (*process.links, *heard.links)
-                if live and link.epoch == core.view.epoch
-            ),
-            copies=tuple(
-                copy
-                for copy in (*process.copies, *heard.copies)
-                if live and copy.epoch == core.view.epoch
-            ),
+            fetches=current((*process.fetches, *heard.fetches)),
+            parts=current((*process.parts, *heard.parts)),
+            links=current((*process.links, *heard.links)),
+            copies=current((*process.copies, *heard.copies)),
         )
 
     @staticmethod

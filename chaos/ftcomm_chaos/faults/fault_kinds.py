@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from ftcomm_chaos.faults.network_namespaces import NamespaceHosts
     from ftcomm_chaos.faults.processes import JobProcess
+    from ftcomm_chaos.runner.job import LiveJob
 
 RANDOM = "random"
 ALL = "all"
@@ -41,7 +42,7 @@ class Target:
     kind: str
     workers: tuple[str, ...] = ()
 
-    def pick(self, job: "RunningJob", dice: random.Random) -> tuple[str, ...]:
+    def pick(self, job: "LiveJob", dice: random.Random) -> tuple[str, ...]:
         """The workers that are meant, now.
 
         Raises:
@@ -91,44 +92,6 @@ class Preparation:
     spares: tuple[str, ...] = ()
 
 
-class RunningJob(Protocol):
-    """The run, as a fault sees it while it goes on."""
-
-    @property
-    def workers(self) -> tuple[str, ...]:
-        """All worker ids."""
-
-    def process(self, worker: str) -> "JobProcess | None":
-        """The newest incarnation of a worker, None if none runs now or it has done its work."""
-
-    @property
-    def tracker(self) -> "JobProcess | None":
-        """The own tracker's process, None if none runs now."""
-
-    async def start_tracker(self) -> None:
-        """Start the own tracker again on its state directory."""
-
-    @property
-    def is_whole(self) -> bool:
-        """All have joined, and no fault is being recovered from."""
-
-    def expect_rebuild(self) -> None:
-        """The own tracker goes for good: no worker is hit before the next one knows the job."""
-
-    async def rebuild_tracker(self) -> None:
-        """Remove the own tracker's directory, and start one that rebuilds the job."""
-
-    async def lose_everything(self) -> "Sequence[JobProcess]":
-        """Kill all workers and the tracker at once; return those processes when all are gone.
-
-        Raises:
-            NotDeliveredError: the job ends by itself.
-        """
-
-    async def resume(self) -> None:
-        """Give the same command again after everything was lost."""
-
-
 @dataclass(frozen=True, slots=True)
 class Hit:
     """Processes that a fault has hit.
@@ -153,14 +116,14 @@ class Fault(Protocol):
     async def prepare(self, run: Preparation) -> None:
         """Change how the run is started; called once for each run, before anything starts."""
 
-    async def fire(self, job: RunningJob, dice: random.Random) -> Hit:
+    async def fire(self, job: "LiveJob", dice: random.Random) -> Hit:
         """Do it, and return once it is done.
 
         Raises:
             NotDeliveredError: it could not be done; the entry may say to try again.
         """
 
-    async def undo(self, job: RunningJob) -> None:
+    async def undo(self, job: "LiveJob") -> None:
         """End what the last `fire` began; called ``for`` seconds after it.
 
         What must not outlive the run is `Preparation.at_end`'s: the run may end before.

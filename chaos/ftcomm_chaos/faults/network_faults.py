@@ -3,7 +3,7 @@
 import random
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -18,11 +18,13 @@ from ftcomm_chaos.faults.fault_kinds import (
     NotDeliveredError,
     Parameter,
     Preparation,
-    RunningJob,
     Target,
     register,
 )
 from ftcomm_chaos.faults.network_namespaces import HostsError, NamespaceHosts
+
+if TYPE_CHECKING:
+    from ftcomm_chaos.runner.job import LiveJob
 
 WORKERS = ("workers", RANDOM, ALL)
 OUT, IN, BOTH = "out", "in", "both"
@@ -47,7 +49,7 @@ class LinkReset:
         if "--transport" not in run.options:
             run.options += ["--transport", "tcp"]
 
-    async def fire(self, job: RunningJob, dice: random.Random) -> Hit:
+    async def fire(self, job: "LiveJob", dice: random.Random) -> Hit:
         """End the connections whose other end is a worker's too; a script may have others."""
         workers = self.target.pick(job, dice)
         processes = {worker: job.process(worker) for worker in job.workers}
@@ -71,7 +73,7 @@ class LinkReset:
             raise NotDeliveredError(f"{self.target} has no open data link")
         return Hit(workers, f"RST for {counted(found, 'link')} of {', '.join(workers)}")
 
-    async def undo(self, job: RunningJob) -> None:
+    async def undo(self, job: "LiveJob") -> None:
         """It has no end: new links are opened."""
 
 
@@ -110,7 +112,7 @@ class Partition:
         for worker in run.workers:
             run.supervisor_prefix[worker] = hosts.prefix(worker)
 
-    async def fire(self, job: RunningJob, dice: random.Random) -> Hit:
+    async def fire(self, job: "LiveJob", dice: random.Random) -> Hit:
         """Cut; those who are hit still reach each other."""
         assert self._hosts is not None
         workers = self.target.pick(job, dice)
@@ -124,7 +126,7 @@ class Partition:
                 await _do(self._hosts.cut, *cut)
         return Hit(workers, f"{', '.join(workers)} parted from {', '.join(peers)}")
 
-    async def undo(self, job: RunningJob) -> None:
+    async def undo(self, job: "LiveJob") -> None:
         """Repair what was cut."""
         del job
         assert self._hosts is not None

@@ -3,11 +3,9 @@
 from ftcomm_chaos.history.harness_events import (
     AttemptFound,
     EverythingLost,
-    Exited,
     FaultFired,
     Harness,
     HarnessStarted,
-    Spawned,
 )
 from ftcomm_chaos.history.harness_recorder import HARNESS_FILE, HarnessRecorder
 from ftcomm_chaos.history.model import HarnessRecord, History, HistoryLine, IncarnationRecord
@@ -17,7 +15,6 @@ __all__ = [
     "HARNESS_FILE",
     "AttemptFound",
     "EverythingLost",
-    "Exited",
     "FaultFired",
     "Harness",
     "HarnessRecord",
@@ -27,7 +24,6 @@ __all__ = [
     "HistoryError",
     "HistoryLine",
     "IncarnationRecord",
-    "Spawned",
     "parse_lines",
     "read_history",
 ]

@@ -17,25 +17,6 @@ class HarnessStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class Spawned:
-    """A process of `worker` was started."""
-
-    event: ClassVar[str] = "spawned"
-    worker: str
-    pid: int
-
-
-@dataclass(frozen=True, slots=True)
-class Exited:
-    """It has ended, with an exit status, or minus the number of the signal that killed it."""
-
-    event: ClassVar[str] = "exited"
-    worker: str
-    pid: int
-    status: int
-
-
-@dataclass(frozen=True, slots=True)
 class FaultFired:
     """Something was broken on purpose.
 
@@ -85,4 +66,4 @@ class AttemptFound:
     newest: int | None
 
 
-Harness = HarnessStarted | Spawned | Exited | FaultFired | EverythingLost | AttemptFound
+Harness = HarnessStarted | FaultFired | EverythingLost | AttemptFound

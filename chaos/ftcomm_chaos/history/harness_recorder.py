@@ -8,11 +8,9 @@ from ftcomm.diagnostics.history import FORMAT, encode
 from ftcomm_chaos.history.harness_events import (
     AttemptFound,
     EverythingLost,
-    Exited,
     FaultFired,
     Harness,
     HarnessStarted,
-    Spawned,
 )
 
 HARNESS_FILE = "harness.jsonl"
@@ -31,14 +29,6 @@ class HarnessRecorder:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         self._file = os.open(folder / HARNESS_FILE, flags, 0o600)
         self._write(HarnessStarted(FORMAT))
-
-    def spawned(self, worker: str, pid: int) -> None:
-        """A process of `worker` was started."""
-        self._write(Spawned(worker, pid))
-
-    def exited(self, worker: str, pid: int, status: int) -> None:
-        """It has ended: an exit status, or minus a signal, as `subprocess` says it."""
-        self._write(Exited(worker, pid, status))
 
     def fault(self, kind: str, target: str, seconds: float = 0.0, *, at: float) -> None:
         """Something was broken at `at`, of the machine's monotonic clock, for `seconds`."""

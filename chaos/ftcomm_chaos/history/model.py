@@ -10,10 +10,8 @@ from ftcomm.protocol.position import Position
 from ftcomm_chaos.history.harness_events import (
     AttemptFound,
     EverythingLost,
-    Exited,
     FaultFired,
     Harness,
-    Spawned,
 )
 
 E = TypeVar("E", bound=WorkerEvent | Harness)
@@ -49,12 +47,10 @@ class IncarnationRecord:
     Attributes:
         started: the first line.
         lines: all others, in the order in which they were written.
-        torn: the last line was cut, as by SIGKILL.
     """
 
     started: HistoryLine[Started]
     lines: tuple[HistoryLine[WorkerEvent], ...]
-    torn: bool = False
 
     @property
     def name(self) -> str:
@@ -113,23 +109,14 @@ class HarnessRecord:
     """Records of a harness.
 
     Attributes:
-        spawned: processes that it started.
-        exited: processes that have ended.
         faults: what it broke.
         losses: moments at which it killed everything, with the state of the store.
         attempts: those of the job, by its store, in order.
     """
 
-    spawned: tuple[HistoryLine[Spawned], ...] = ()
-    exited: tuple[HistoryLine[Exited], ...] = ()
     faults: tuple[HistoryLine[FaultFired], ...] = ()
     losses: tuple[HistoryLine[EverythingLost], ...] = ()
     attempts: tuple[HistoryLine[AttemptFound], ...] = ()
-
-    @property
-    def quiet_from(self) -> float | None:
-        """End of the last fault; None if there was none."""
-        return max((x.t + x.event.seconds for x in self.faults), default=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,11 +22,9 @@ from ftcomm_chaos.history.fields import Fields
 from ftcomm_chaos.history.harness_events import (
     AttemptFound,
     EverythingLost,
-    Exited,
     FaultFired,
     Harness,
     HarnessStarted,
-    Spawned,
 )
 from ftcomm_chaos.history.model import (
     HarnessRecord,
@@ -106,8 +104,6 @@ def _two_jobs(at: str, cause: str) -> Never:
 
 def _what_happened(lines: list[HistoryLine[Harness]]) -> HarnessRecord:
     return HarnessRecord(
-        tuple(lines_of(lines, Spawned)),
-        tuple(lines_of(lines, Exited)),
         tuple(lines_of(lines, FaultFired)),
         tuple(lines_of(lines, EverythingLost)),
         tuple(lines_of(lines, AttemptFound)),
@@ -139,13 +135,11 @@ def parse_lines(
         HistoryError: naming the line.
     """
     parsed: list[HistoryLine[Event]] = []
-    torn = False
     for number, raw in enumerate(lines, 1):
         at = f"{name}:{number}"
         if len(raw) > MAX_LINE_BYTES:
             raise HistoryError(at, f"the line is longer than {MAX_LINE_BYTES} bytes", _REMEDY)
         if not raw.endswith(b"\n"):
-            torn = True
             break
         try:
             fields = Fields(raw)
@@ -153,14 +147,14 @@ def parse_lines(
             parsed.append(HistoryLine(event, fields.seconds("t"), at))
         except ValueError as error:
             raise HistoryError(at, str(error), _REMEDY) from None
-    return _record(parsed, torn=torn) if parsed else None
+    return _record(parsed) if parsed else None
 
 
 _REMEDY = "the file was not written by a recorder of this version, or was damaged: record again"
 
 
 def _record(
-    parsed: list[HistoryLine[Event]], *, torn: bool
+    parsed: list[HistoryLine[Event]],
 ) -> IncarnationRecord | list[HistoryLine[Harness]]:
     first = parsed[0]
     if isinstance(first.event, Started):
@@ -172,7 +166,7 @@ def _record(
             if isinstance(event, Harness):
                 raise HistoryError(line.at, "a harness's event in an incarnation's file", _REMEDY)
             lines.append(HistoryLine(event, line.t, line.at))
-        return IncarnationRecord(HistoryLine(first.event, first.t, first.at), tuple(lines), torn)
+        return IncarnationRecord(HistoryLine(first.event, first.t, first.at), tuple(lines))
     if not isinstance(first.event, HarnessStarted):
         raise HistoryError(first.at, "the first line is neither start nor harness", _REMEDY)
     told: list[HistoryLine[Harness]] = []
@@ -238,5 +232,4 @@ _READERS: dict[str, Callable[[Fields, str], object]] = {
     "members": Fields.members,
     "kind": lambda fields, name: fields.one_of(name, KINDS),
     "return.how": lambda fields, name: fields.one_of(name, HOW),
-    "status": lambda fields, name: fields.whole(name, -128),
 }

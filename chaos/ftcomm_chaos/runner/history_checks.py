@@ -12,9 +12,7 @@ from ftcomm_chaos.runner.job import JobSpec
 MAX_OF_A_RULE = 5  # one cause breaks a rule at many positions; the rest says the same
 # A user's script may take what memory and files it likes, on a machine as busy as it likes; that
 # the run ends in time is the runner's own check.
-LIMITS = HistoryLimits(
-    mismatch_within_s=30.0, ends_within_s=float("inf"), rss_growth=1 << 60, fds_growth=1 << 30
-)
+LIMITS = HistoryLimits(mismatch_within_s=30.0, rss_growth=1 << 60, fds_growth=1 << 30)
 BEGINNING = "the beginning"  # from where an attempt without a checkpoint begins
 _WITHOUT_RESULT = frozenset(("barrier", "close"))
 

@@ -121,7 +121,7 @@ class JobSpec:
 
 @dataclass(slots=True)
 class LiveJob(ABC):
-    """Common part of both ways of running a job; implements `fault.RunningJob`."""
+    """Common part of both ways of running a job, which faults act on."""
 
     spec: JobSpec
     run_with: Preparation

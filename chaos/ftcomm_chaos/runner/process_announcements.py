@@ -42,7 +42,6 @@ class Fired:
     """The library, or the tracker, was at an address of the plan and did what was asked."""
 
     record: FaultRecord
-    by_tracker: bool
 
     @property
     def address(self) -> str:
@@ -129,6 +128,4 @@ def parse_note(line: str) -> Note:
     if word == "started":
         worker, _, stat = rest.partition(" ")
         return ProcessStarted(worker, int(stat.split()[0]), start_in(stat))
-    if line.startswith(TRACKER):
-        return Fired(FaultRecord.parse(rest), by_tracker=True)
-    return Fired(FaultRecord.parse(line), by_tracker=False)
+    return Fired(FaultRecord.parse(rest if line.startswith(TRACKER) else line))

@@ -5,7 +5,7 @@ import random
 import signal
 import sys
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ftcomm_chaos.faults.fault_kinds import (
     ALL,
@@ -15,11 +15,13 @@ from ftcomm_chaos.faults.fault_kinds import (
     Hit,
     NotDeliveredError,
     Preparation,
-    RunningJob,
     Target,
     register,
 )
 from ftcomm_chaos.faults.processes import JobProcess
+
+if TYPE_CHECKING:
+    from ftcomm_chaos.runner.job import LiveJob
 
 
 @dataclass(slots=True)
@@ -38,7 +40,7 @@ class SignalFault:
         """A tracker can be hit alone only where it is a process of its own."""
         run.own_tracker |= self.target.kind == TRACKER
 
-    async def fire(self, job: RunningJob, dice: random.Random) -> Hit:
+    async def fire(self, job: "LiveJob", dice: random.Random) -> Hit:
         """Send the signal; a kill is done when the process is gone."""
         workers: tuple[str, ...] = ()
         if self.target.kind == TRACKER:
@@ -55,7 +57,7 @@ class SignalFault:
         """The library has done it, or does it now."""
         return self._hit((process.who,), [process])
 
-    async def undo(self, job: RunningJob) -> None:
+    async def undo(self, job: "LiveJob") -> None:
         """Let what was stopped go on; what is about to stop itself must have done so."""
         del job
         while self._stopped:
@@ -86,7 +88,7 @@ class SignalFault:
 class TrackerKill(SignalFault):
     """SIGKILL of the tracker; `undo` starts it again on its state directory."""
 
-    async def undo(self, job: RunningJob) -> None:
+    async def undo(self, job: "LiveJob") -> None:
         """Start it again."""
         if job.tracker is None:
             await job.start_tracker()

@@ -5,16 +5,27 @@ reported, while it serves, and so on; that is where rules break.
 """
 
 import random
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
-from ftcomm_chaos.sim.fault_plan import DEADLY, HOT, TOTAL, SimulatedFault, SimulatedFaultKind
+from ftcomm_chaos.sim.fault_plan import (
+    DEADLY,
+    HOT,
+    OF_BYTES,
+    TOTAL,
+    SimulatedFault,
+    SimulatedFaultKind,
+)
 from ftcomm_chaos.sim.network.byte_pipe import End
+from ftcomm_chaos.sim.network.frames import FrameStream
 from ftcomm_chaos.sim.partitions import PathLoss
 
 if TYPE_CHECKING:
     from ftcomm_chaos.sim.simulation import Simulation
     from ftcomm_chaos.sim.worker.process import SimulatedProcess
 
+Action = Callable[["SimulatedProcess", random.Random], None]
 SOON_BYTES = 300  # a few messages; the handshake alone is 240 bytes
 HEARD = 0.5  # share of half-open connections whose gone end says so when it is sent something
 LASTING = 0.6  # share of the first barriers that stay to the end
@@ -68,42 +79,47 @@ class Faults:
         kind = planned.kind
         self.fired.append((self.sim.world.now, planned))
         self.sim.world.trace(f"FAULT {planned.number} {kind.value} at {process} {name}")
-        apply = {
-            SimulatedFaultKind.CRASH_OTHER: self._crash_other,
-            SimulatedFaultKind.CRASH_TWO: self._crash_other,
-            SimulatedFaultKind.CRASH_ALL_BUT_ONE: self._crash_all_but_one,
-            SimulatedFaultKind.CUT_DATA: self._cut_data,
-            SimulatedFaultKind.SILENCE: self._silence,
-            SimulatedFaultKind.BARRIER: self._barrier,
-            SimulatedFaultKind.SILENT_BARRIER: self._silent_barrier,
-            SimulatedFaultKind.CUT_CONTROL: self._cut_control,
-            SimulatedFaultKind.CUT_SHORT: self._cut_short,
-            SimulatedFaultKind.PAUSE: self._pause,
-            SimulatedFaultKind.LONG_PAUSE: self._long_pause,
-            SimulatedFaultKind.DUPLICATE: self._duplicate,
-            SimulatedFaultKind.PAUSE_AND_REPLACE: self._pause_and_replace,
-            SimulatedFaultKind.TRACKER_CRASH: self._tracker_crash,
-            SimulatedFaultKind.TRACKER_TORN: self._tracker_torn,
-            SimulatedFaultKind.TRACKER_STALL: self._tracker_stall,
-            SimulatedFaultKind.TRACKER_DISK_LOST: self._tracker_disk_lost,
-            SimulatedFaultKind.TRACKER_LONG_STALL: self._tracker_long_stall,
-            SimulatedFaultKind.TRACKER_CUT_OFF: self._tracker_cut_off,
-            SimulatedFaultKind.TRACKER_WITHOUT_STORE: self._tracker_without_store,
-            SimulatedFaultKind.REFUSAL: self._refusal,
-            SimulatedFaultKind.CUT_INSIDE: self._cut_inside,
-            SimulatedFaultKind.STALL: self._hold_up,
-            SimulatedFaultKind.HALF_OPEN: self._half_open,
-            SimulatedFaultKind.ONE_WAY: self._one_way,
-            SimulatedFaultKind.ONE_WAY_BARRIER: self._one_way_barrier,
-        }
         if kind in TOTAL:
             self._lose(kind, planned.rng(self.sim.world.seed))
             raise Killed
-        if kind in apply:
-            apply[kind](process, planned.rng(self.sim.world.seed))
+        action = self._action(kind)
+        if action is not None:
+            action(process, planned.rng(self.sim.world.seed))
         if kind in (SimulatedFaultKind.CRASH, SimulatedFaultKind.CRASH_TWO):
             process.die("killed")
             raise Killed
+
+    def _action(self, kind: SimulatedFaultKind) -> Action | None:
+        """The deed of a kind; None if it is the death of the process at the point alone."""
+        tracker, network, kinds = self.sim.tracker, self.sim.network, SimulatedFaultKind
+        actions: dict[SimulatedFaultKind, Action] = {
+            kinds.CRASH_OTHER: self._crash_other,
+            kinds.CRASH_TWO: self._crash_other,
+            kinds.CRASH_ALL_BUT_ONE: self._crash_all_but_one,
+            kinds.CUT_DATA: lambda _, rng: self._hurt_a_link(network.cut, rng),
+            kinds.SILENCE: lambda _, rng: self._hurt_a_link(network.silence, rng),
+            kinds.BARRIER: partial(self._put_up, PathLoss.REFUSED),
+            kinds.SILENT_BARRIER: partial(self._put_up, PathLoss.SILENT),
+            kinds.ONE_WAY_BARRIER: partial(self._put_up, PathLoss.ONE_WAY),
+            kinds.CUT_CONTROL: lambda process, _: self._cut_control(process),
+            kinds.CUT_SHORT: lambda process, _: self._cut_short(process),
+            kinds.PAUSE: lambda process, rng: self._stop(process, rng.uniform(0.05, 0.95)),
+            kinds.LONG_PAUSE: lambda process, rng: self._stop(process, rng.uniform(1.0, 4.0)),
+            kinds.DUPLICATE: lambda process, _: self._start_again(process),
+            kinds.PAUSE_AND_REPLACE: self._pause_and_replace,
+            kinds.TRACKER_CRASH: lambda *_: tracker.crash(),
+            kinds.TRACKER_TORN: self._tracker_torn,
+            kinds.TRACKER_STALL: lambda _, rng: tracker.stall(rng.uniform(0.3, 3.0)),
+            kinds.TRACKER_DISK_LOST: lambda *_: tracker.lose_disk(),
+            # Another tracker leads meanwhile, and this one wakes up.
+            kinds.TRACKER_LONG_STALL: lambda _, rng: tracker.stall(rng.uniform(5.0, 60.0)),
+            kinds.TRACKER_CUT_OFF: lambda _, rng: tracker.cut_off(rng.uniform(2.0, 35.0)),
+            kinds.TRACKER_WITHOUT_STORE: self._tracker_without_store,
+            kinds.REFUSAL: self._refusal,
+        }
+        if kind in OF_BYTES - {kinds.ONE_WAY_BARRIER}:
+            return lambda _, rng: self._hurt_a_pipe(kind, rng)
+        return actions.get(kind)
 
     def _crash_other(self, process: "SimulatedProcess", rng: random.Random) -> None:
         others = [x for x in self.sim.current_processes() if x is not process]
@@ -134,26 +150,12 @@ class Faults:
             sim.store.damage_newest(rng)
         sim.lose_everything(journal=kind is SimulatedFaultKind.LOSE_ALL_AND_DISK)
 
-    def _cut_data(self, _process: "SimulatedProcess", rng: random.Random) -> None:
+    def _hurt_a_link(self, hurt: Callable[[FrameStream], None], rng: random.Random) -> None:
         streams = self.sim.network.open_streams()
         if streams:
-            self.sim.network.cut(rng.choice(streams))
+            hurt(rng.choice(streams))
 
-    def _silence(self, _process: "SimulatedProcess", rng: random.Random) -> None:
-        streams = self.sim.network.open_streams()
-        if streams:
-            self.sim.network.silence(rng.choice(streams))
-
-    def _barrier(self, process: "SimulatedProcess", rng: random.Random) -> None:
-        self._put_up(process, PathLoss.REFUSED, rng)
-
-    def _silent_barrier(self, process: "SimulatedProcess", rng: random.Random) -> None:
-        self._put_up(process, PathLoss.SILENT, rng)
-
-    def _one_way_barrier(self, process: "SimulatedProcess", rng: random.Random) -> None:
-        self._put_up(process, PathLoss.ONE_WAY, rng)
-
-    def _put_up(self, process: "SimulatedProcess", hurdle: PathLoss, rng: random.Random) -> None:
+    def _put_up(self, hurdle: PathLoss, process: "SimulatedProcess", rng: random.Random) -> None:
         """Between this worker and another: one pair for good, any other for a while.
 
         One at a time: with more, a group of three falls apart, and no relay helps.
@@ -171,28 +173,19 @@ class Faults:
             self.sim.world.after(rng.uniform(0.1, 8.0), network.barriers.take_down, names)
 
     @staticmethod
-    def _cut_control(process: "SimulatedProcess", _rng: random.Random) -> None:
+    def _cut_control(process: "SimulatedProcess") -> None:
         if process.conn is not None:
             process.conn.cut()
 
     @staticmethod
-    def _cut_short(process: "SimulatedProcess", _rng: random.Random) -> None:
+    def _cut_short(process: "SimulatedProcess") -> None:
         """The next time that the user's thread runs in a call."""
         process.cut_next = True
         process.poke()
 
-    def _pause(self, process: "SimulatedProcess", rng: random.Random) -> None:
-        self._stop(process, rng.uniform(0.05, 0.95))
-
-    def _long_pause(self, process: "SimulatedProcess", rng: random.Random) -> None:
-        self._stop(process, rng.uniform(1.0, 4.0))
-
     def _stop(self, process: "SimulatedProcess", deadlines: float) -> None:
         if process.paused_until is None:
             process.pause(deadlines * self.sim.settings.detect_within)
-
-    def _duplicate(self, process: "SimulatedProcess", _rng: random.Random) -> None:
-        self._start_again(process)
 
     def _start_again(self, process: "SimulatedProcess") -> None:
         if process.worker_id in self.sim.worker_ids:
@@ -212,37 +205,19 @@ class Faults:
         if losses == self._losses:  # else all were lost, and started again
             self._start_again(process)
 
-    def _tracker_crash(self, _process: "SimulatedProcess", _rng: random.Random) -> None:
-        self.sim.tracker.crash()
-
     def _tracker_torn(self, _process: "SimulatedProcess", rng: random.Random) -> None:
         self.sim.tracker.crash_after = rng.randrange(1, 9)
-
-    def _tracker_stall(self, _process: "SimulatedProcess", rng: random.Random) -> None:
-        self.sim.tracker.stall(rng.uniform(0.3, 3.0))
-
-    def _tracker_long_stall(self, _process: "SimulatedProcess", rng: random.Random) -> None:
-        """Another tracker leads meanwhile, and this one wakes up."""
-        self.sim.tracker.stall(rng.uniform(5.0, 60.0))
-
-    def _tracker_cut_off(self, _process: "SimulatedProcess", rng: random.Random) -> None:
-        self.sim.tracker.cut_off(rng.uniform(2.0, 35.0))
 
     def _tracker_without_store(self, _process: "SimulatedProcess", rng: random.Random) -> None:
         looks = self.sim.tracker.looks
         if looks is not None:
             looks.away_until = self.sim.world.now + rng.uniform(2.0, 60.0)
 
-    def _tracker_disk_lost(self, _process: "SimulatedProcess", _rng: random.Random) -> None:
-        self.sim.tracker.lose_disk()
-
     def _refusal(self, process: "SimulatedProcess", rng: random.Random) -> None:
         """Cut like a changed firewall: the connection goes, for a while no other comes."""
         self.sim.tracker.refuse(process.worker_id, self._deadlines(rng, 0.1, 3.0))
         if process.conn is not None:
             process.conn.cut()
-
-    # --- of bytes -----------------------------------------------------------------------------
 
     def _deadlines(self, rng: random.Random, lo: float, hi: float) -> float:
         """Seconds, in multiples of `detect_within`."""
@@ -256,22 +231,15 @@ class Faults:
         pipes = rng.choice([pool for pool in (control, between) if pool] or [[]])
         return rng.choice(rng.choice(pipes).ends) if pipes else None
 
-    def _cut_inside(self, _process: "SimulatedProcess", rng: random.Random) -> None:
+    def _hurt_a_pipe(self, kind: SimulatedFaultKind, rng: random.Random) -> None:
         end = self._end_of_a_pipe(rng)
-        if end is not None:
+        if end is None:
+            return
+        if kind is SimulatedFaultKind.CUT_INSIDE:
             end.pipe.cut_after(end, rng.randrange(SOON_BYTES))
-
-    def _hold_up(self, _process: "SimulatedProcess", rng: random.Random) -> None:
-        end = self._end_of_a_pipe(rng)
-        if end is not None:
+        elif kind is SimulatedFaultKind.STALL:
             end.pipe.stall(end, self._deadlines(rng, 0.1, 2.5))
-
-    def _half_open(self, _process: "SimulatedProcess", rng: random.Random) -> None:
-        end = self._end_of_a_pipe(rng)
-        if end is not None:
+        elif kind is SimulatedFaultKind.HALF_OPEN:
             end.pipe.forget(end, audible=rng.random() < HEARD)
-
-    def _one_way(self, _process: "SimulatedProcess", rng: random.Random) -> None:
-        end = self._end_of_a_pipe(rng)
-        if end is not None:
+        else:
             end.pipe.silence(end)

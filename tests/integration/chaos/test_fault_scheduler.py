@@ -23,7 +23,7 @@ UNKNOWN = 1  # a process that is none of the job's
 
 
 def fired(fault: str, pid: int) -> Fired:
-    return Fired(FaultRecord(fault, pid, 2, pid, 1, 1, 4.5), by_tracker=False)
+    return Fired(FaultRecord(fault, pid, 2, pid, 1, 1, 4.5))
 
 
 @dataclass

@@ -189,6 +189,6 @@ def test_notes_tell_of_starts_and_of_faults_at_positions() -> None:
         )
     ] == [
         ProcessStarted("3", 77, 9876),
-        Fired(replace(record, fault="2.1.0.0@half_sent=kill"), by_tracker=False),
-        Fired(replace(record, fault="1.2@plan_sent#1"), by_tracker=True),
+        Fired(replace(record, fault="2.1.0.0@half_sent=kill")),
+        Fired(replace(record, fault="1.2@plan_sent#1")),
     ]

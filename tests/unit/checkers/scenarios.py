@@ -43,7 +43,6 @@ class ScenarioRun:
         number, _, attempt = numbers.partition(".")
         job = f"job.{attempt}" if attempt else "job"
         pid = len(self.files)
-        self.tell("harness", "spawned", worker=worker, pid=pid)
         self.tell(
             incarnation, "start", format=1, job=job, worker=worker, incarnation=int(number),
             rank=int(worker[1:]), size=self.size, pid=pid, host="host", detect_within=5.0,
@@ -141,14 +140,9 @@ class ScenarioRun:
 
     def end(self, incarnation: str, how: str = "closed", cause: str = "") -> None:
         self.tell(incarnation, "end", how=how, cause=cause)
-        self.exit(incarnation, 0)
 
     def fault(self, kind: str, target: str, seconds: float = 0.0) -> None:
         self.tell("harness", "fault", kind=kind, target=target, seconds=seconds)
-
-    def exit(self, incarnation: str, status: int) -> None:
-        pid = self.files[incarnation][0]["pid"]
-        self.tell("harness", "exited", worker=incarnation.partition("-")[0], pid=pid, status=status)
 
     # --- editing ------------------------------------------------------------------------------
 
@@ -243,7 +237,6 @@ def killed() -> ScenarioRun:
         scenario.enter(incarnation, [0, 1, 0], "broadcast")
     scenario.leave("w0-1", [0, 1, 0], "broadcast", 1, "executed")
     scenario.fault("kill", "w1")
-    scenario.exit("w1-1", -9)
     scenario.begin("w1-2")
     scenario.plan(2, {"w0-1": [0, 1, 1], "w1-2": PRELUDE, "w2-1": [0, 1, 0]}, [0, 1, 1])
     _catch_up(scenario, "w1-2")
@@ -321,7 +314,6 @@ def lost() -> ScenarioRun:
     scenario.enter("w0-1", [0, 1, 0], "allreduce")
     for worker in ("w1", "w2"):
         scenario.fault("kill", worker)
-        scenario.exit(f"{worker}-1", -9)
     scenario.fail("w0-1", "JobLostError", "the result of collective 1.0 is lost", 1, [0, 1, 0])
     return scenario
 
@@ -334,7 +326,6 @@ def lost_with_one_that_wakes() -> ScenarioRun:
         scenario.enter(incarnation, FIRST_OF_1, "allreduce")
     scenario.fault("stop", "w1", 10.0)
     scenario.fault("kill", "w2")
-    scenario.exit("w2-1", -9)
     cause = "the result of collective 1.0 is lost; the first loss: worker w1 was replaced"
     for incarnation in ("w0-1", "w1-1"):
         scenario.fail(incarnation, "JobLostError", cause, 1, FIRST_OF_1)
@@ -377,8 +368,6 @@ def everything_lost() -> ScenarioRun:
         scenario.enter(incarnation, [0, 1, 1], "close")
     scenario.fault("kill", "*")
     scenario.tell("harness", "lost", attempt=1, version=1, every="1v", served_s=600.0)
-    for incarnation in members:
-        scenario.exit(incarnation, -9)
     _attempt_2(scenario, [f"{incarnation}.2" for incarnation in members])
     return scenario
 
@@ -389,7 +378,6 @@ def gone_with_its_input() -> ScenarioRun:
     _to_version_1(scenario, members)
     scenario.enter("w1-1", FIRST_OF_1, "close")
     scenario.fault("kill", "w1")
-    scenario.exit("w1-1", -9)
     cause = "rank 1 (worker w1) has closed and is gone, and with it its input to call 1.0"
     for incarnation in ("w0-1", "w2-1"):
         scenario.enter(incarnation, FIRST_OF_1, "close")
@@ -404,7 +392,6 @@ def rolled_back() -> ScenarioRun:
     scenario.enter("w0-1", FIRST_OF_1, "allreduce")
     for rank in (1, 2):
         scenario.fault("kill", f"w{rank}")
-        scenario.exit(f"w{rank}-1", -9)
     cause = "the result of collective 1.0 is lost; the job goes on from checkpoint 1"
     scenario.fail("w0-1", "RolledBackError", cause, 1, FIRST_OF_1)
     _attempt_2(scenario, [f"{incarnation}.2" for incarnation in members])

@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 from ftcomm.diagnostics.history import Ended, Entered, Planned, Returned, Started, encode, file_name
 from ftcomm.protocol.position import START
 from ftcomm_chaos.history import (
-    Exited,
     FaultFired,
     HarnessRecorder,
     HistoryError,
     IncarnationRecord,
-    Spawned,
     parse_lines,
     read_history,
 )
@@ -55,15 +53,11 @@ def test_what_was_written_is_read_back() -> None:
         Ended("closed"),
     ]
     assert [line.at for line in incarnation.lines] == ["file:2", "file:3", "file:4", "file:5"]
-    assert not incarnation.torn
 
 
 def test_a_killed_writer_leaves_a_torn_last_line_which_is_passed_over() -> None:
     incarnation = parsed(*WHOLE[:3], WHOLE[3][:-5])
-    assert ([line.event for line in incarnation.lines], incarnation.torn) == (
-        [PLANNED, ENTERED],
-        True,
-    )
+    assert [line.event for line in incarnation.lines] == [PLANNED, ENTERED]
     assert parse_lines(iter([WHOLE[0][:20]]), "file") is None  # not even its first line was whole
 
 
@@ -145,19 +139,13 @@ def test_a_folder_is_one_job_with_its_processes_and_its_harness(tmp_path: Path) 
     (tmp_path / "notes.txt").write_text("not a history")
     (tmp_path / file_name("a/b", 3)).write_bytes(b"".join(WHOLE))
     recorder = HarnessRecorder(tmp_path)
-    recorder.spawned("a/b", 4711)
     recorder.fault("stop", "a/b", 2.5, at=17.5)
-    recorder.exited("a/b", 4711, -9)
     recorder.close()
     history = read_history(tmp_path)
     assert ([incarnation.name for incarnation in history.records], history.size) == (["a/b-3"], 2)
     told = history.harness
     assert told is not None
-    assert [line.event for line in (*told.spawned, *told.faults, *told.exited)] == [
-        Spawned("a/b", 4711),
-        FaultFired("stop", "a/b", 2.5),
-        Exited("a/b", 4711, -9),
-    ]
+    assert [line.event for line in told.faults] == [FaultFired("stop", "a/b", 2.5)]
 
 
 @pytest.mark.parametrize(

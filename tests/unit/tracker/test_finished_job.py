@@ -55,7 +55,7 @@ def ended(folder: Path, **end: Any) -> str:
     """A state directory whose job is over, and whose token has been tidied away."""
     durable = replace(FORMED, settings=JobSettings().to_wire(), **end)
     journal = Journal.open(folder)
-    journal.write(durable.to_wire(), epoch=durable.epoch)
+    journal.write(durable.to_wire())
     journal.remember(Remembered("127.0.0.1", 4711, str(folder / "token")))
     journal.close()
     (folder / INCIDENTS_FILE).write_text(f'{json.dumps(INCIDENT)}\n{{"epoch": 4, "rea')

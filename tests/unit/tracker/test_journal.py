@@ -30,7 +30,7 @@ def test_a_reopened_journal_gives_back_what_was_written_under_a_new_generation(
     first = Journal.open(tmp_path)
     assert (first.generation, first.load()) == (1, None)
     document = {"epoch": 1, "byes": [0], "places": [["a", 1, b"\x00\xff", "host"]]}
-    first.write(document, epoch=1)
+    first.write(document)
     first.close()
     second = Journal.open(tmp_path)
     assert (second.generation, second.load()) == (2, document)
@@ -39,17 +39,17 @@ def test_a_reopened_journal_gives_back_what_was_written_under_a_new_generation(
 
 def test_a_superseded_tracker_can_change_nothing(tmp_path: Path) -> None:
     old = Journal.open(tmp_path)
-    old.write({"epoch": 1}, epoch=1)
+    old.write({"epoch": 1})
     old.check()
     new = Journal.open(tmp_path)
-    new.write({"epoch": 2}, epoch=2)
+    new.write({"epoch": 2})
     with pytest.raises(SupersededError):
-        old.write({"epoch": 9}, epoch=9)
+        old.write({"epoch": 9})
     with pytest.raises(SupersededError):
         old.remember(Remembered("127.0.0.1", 1, "t"))
     with pytest.raises(SupersededError):
         old.check()
-    assert (new.load(), new.history()) == ({"epoch": 2}, [{"epoch": 1}, {"epoch": 2}])
+    assert new.load() == {"epoch": 2}
     old.close()
     new.close()
 
@@ -57,29 +57,16 @@ def test_a_superseded_tracker_can_change_nothing(tmp_path: Path) -> None:
 def test_a_full_disk_is_said_with_what_to_do_and_changes_nothing(tmp_path: Path) -> None:
     """Sqlite has a limit of its own that fails as a full disk does."""
     journal = Journal.open(tmp_path)
-    journal.write({"epoch": 1}, epoch=1)
+    journal.write({"epoch": 1})
     (pages,) = journal._database.execute("PRAGMA page_count").fetchone()
     journal._database.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(JournalError, match=r"journal\.sqlite: .*full - make room on its disk"):
-        journal.write({"epoch": 2, "text": "x" * 100_000}, epoch=2)
-    assert (journal.load(), len(journal.history())) == ({"epoch": 1}, 1)
+        journal.write({"epoch": 2, "text": "x" * 100_000})
+    assert journal.load() == {"epoch": 1}
     journal._database.execute(f"PRAGMA max_page_count = {100 * pages}")
-    journal.write({"epoch": 2}, epoch=2)
+    journal.write({"epoch": 2})
     assert journal.load() == {"epoch": 2}
     journal.close()
-
-
-def test_the_history_has_one_document_per_epoch_and_cannot_be_changed(tmp_path: Path) -> None:
-    journal = Journal.open(tmp_path)
-    for epoch, closed_ranks in ((1, 0), (1, 1), (2, 0)):
-        journal.write({"epoch": epoch, "byes": closed_ranks}, epoch=epoch)
-    assert journal.history() == [{"epoch": 1, "byes": 0}, {"epoch": 2, "byes": 0}]
-    journal.close()
-    outsider = sqlite3.connect(tmp_path / FILE_NAME)
-    for statement in ("DELETE FROM history", "UPDATE history SET epoch = 0"):
-        with pytest.raises(sqlite3.IntegrityError, match="append-only"):
-            outsider.execute(statement)
-    outsider.close()
 
 
 def test_the_address_is_remembered_without_taking_a_generation(tmp_path: Path) -> None:
@@ -113,7 +100,7 @@ def test_a_damaged_file_is_refused_by_name(tmp_path: Path, content: bytes) -> No
 def test_a_damaged_page_is_found_at_opening(tmp_path: Path) -> None:
     journal = Journal.open(tmp_path)
     for epoch in range(50):
-        journal.write({"epoch": epoch, "padding": "x" * 500}, epoch=epoch)
+        journal.write({"epoch": epoch, "padding": "x" * 500})
     journal.close()
     path = tmp_path / FILE_NAME
     content = bytearray(path.read_bytes())
@@ -168,7 +155,7 @@ def test_the_present_format_is_that_of_the_present_release() -> None:
 def test_a_truncated_journal_is_named_as_that(tmp_path: Path, size: int) -> None:
     journal = Journal.open(tmp_path)
     for epoch in range(20):
-        journal.write({"epoch": epoch, "padding": "x" * 500}, epoch=epoch)
+        journal.write({"epoch": epoch, "padding": "x" * 500})
     journal.close()
     path = tmp_path / FILE_NAME
     cut = path.read_bytes()[:size]
@@ -181,9 +168,9 @@ def test_a_truncated_journal_is_named_as_that(tmp_path: Path, size: int) -> None
 
 def test_a_journal_without_its_log_of_writes_still_knows_the_job(tmp_path: Path) -> None:
     journal = Journal.open(tmp_path)
-    journal.write({"epoch": 0}, epoch=0)
+    journal.write({"epoch": 0})
     journal.settle()
-    journal.write({"epoch": 1}, epoch=1)
+    journal.write({"epoch": 1})
     copy = tmp_path / "copy"
     copy.mkdir()
     (copy / FILE_NAME).write_bytes((tmp_path / FILE_NAME).read_bytes())
@@ -198,17 +185,16 @@ def test_a_deleted_journal_is_made_again_as_it_was(tmp_path: Path) -> None:
     journal = Journal.open(make_state_dir(home))
     journal.remember(Remembered("127.0.0.1", 4711, "/t"))
     for epoch in (1, 2):
-        journal.write({"epoch": epoch}, epoch=epoch)
+        journal.write({"epoch": epoch})
     assert not journal.repair()
     shutil.rmtree(home)
     assert (journal.repair(), journal.repair()) == (True, False)
     journal.check()
-    journal.write({"epoch": 3}, epoch=3)
+    journal.write({"epoch": 3})
     journal.close()
     assert remembered(home) == Remembered("127.0.0.1", 4711, "/t")
     again = Journal.open(home)
     assert (again.generation, again.load()) == (2, {"epoch": 3})
-    assert again.history() == [{"epoch": 1}, {"epoch": 2}, {"epoch": 3}]
     again.close()
     assert stat.S_IMODE((home / FILE_NAME).stat().st_mode) == 0o600
 

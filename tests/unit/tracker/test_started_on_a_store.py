@@ -78,7 +78,7 @@ def rewrite(state_dir: Path, **changes: Any) -> None:
     document = journal.load()
     assert document is not None
     durable = replace(Durable.from_wire(document), **changes)
-    journal.write(durable.to_wire(), epoch=durable.epoch)
+    journal.write(durable.to_wire())
     journal.close()
 
 

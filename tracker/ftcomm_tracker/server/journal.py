@@ -14,7 +14,6 @@ again from what the tracker holds (`Journal.repair`).
 import contextlib
 import json
 import sqlite3
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,10 +104,8 @@ class Journal:
         self._newest = text
         return document
 
-    def write(self, document: Mapping[str, object], *, epoch: int) -> None:
+    def write(self, document: Mapping[str, object]) -> None:
         """Make `document` the durable state; on return it survives a power cut.
-
-        The first document of each epoch also enters the history.
 
         Raises:
             SupersededError: a newer tracker holds the journal.
@@ -121,11 +118,6 @@ class Journal:
                 "UPDATE tracker SET document = ? WHERE generation = ?", (text, self.generation)
             )
             self._must_be_ours(changed.rowcount)
-            self._database.execute(
-                "INSERT INTO history (epoch, generation, written_at, document) SELECT ?, ?, ?, ?"
-                " WHERE ? > coalesce((SELECT max(epoch) FROM history), -1)",
-                (epoch, self.generation, time.time(), text, epoch),
-            )
 
     def take_generation(self, generation: int) -> None:
         """Go on as `generation`, which is above all that the job's workers have seen.
@@ -187,14 +179,13 @@ class Journal:
                     f"journal {self.path} was replaced by another tracker's while this one served",
                     remedy="start this job again, each job on a --state-dir of its own",
                 )
-            history = self._known_history()
             # Closed first: sqlite removes the log of writes by its name, which the new one has too.
             self._database.close()
             create(self.path)
             self._file = identity_of(self.path)
             self._database = connect(self.path)
             prepare(self.path, self._database)
-            self._fill(history)
+            self._fill()
         return True
 
     def _lock_again(self) -> bool:
@@ -206,16 +197,7 @@ class Journal:
         self._lock = StateLock.take(self.path.parent)
         return self._lock is not None
 
-    def _known_history(self) -> list[tuple[object, ...]]:
-        try:
-            rows = self._database.execute(
-                "SELECT epoch, generation, written_at, document FROM history ORDER BY number"
-            )
-            return list(rows)
-        except sqlite3.Error:  # its file is gone; what counts is in memory
-            return []
-
-    def _fill(self, history: list[tuple[object, ...]]) -> None:
+    def _fill(self) -> None:
         where = self._where
         with transaction(self._database):
             self._database.execute(
@@ -223,16 +205,6 @@ class Journal:
                 " document = ?",
                 (self.generation, where.host, where.port, where.token_file, self._newest),
             )
-            self._database.executemany(
-                "INSERT INTO history (epoch, generation, written_at, document) VALUES (?, ?, ?, ?)",
-                history,
-            )
-
-    def history(self) -> list[dict[str, object]]:
-        """The first document of every epoch, oldest first."""
-        with naming(self.path):
-            rows = self._database.execute("SELECT document FROM history ORDER BY number")
-            return [document_of(self.path, text) for (text,) in rows]
 
     def abandon(self) -> None:
         """In a forked child: close its copy of the lock; the file is the parent's alone."""

@@ -29,13 +29,6 @@ _TABLES = (
     """CREATE TABLE tracker (
         id INTEGER PRIMARY KEY CHECK (id = 1), generation INTEGER NOT NULL,
         host TEXT NOT NULL, port INTEGER NOT NULL, token_file TEXT NOT NULL, document TEXT)""",
-    """CREATE TABLE history (
-        number INTEGER PRIMARY KEY AUTOINCREMENT, epoch INTEGER NOT NULL,
-        generation INTEGER NOT NULL, written_at REAL NOT NULL, document TEXT NOT NULL)""",
-    """CREATE TRIGGER history_stays BEFORE UPDATE ON history
-        BEGIN SELECT RAISE(ABORT, 'history is append-only'); END""",
-    """CREATE TRIGGER history_is_kept BEFORE DELETE ON history
-        BEGIN SELECT RAISE(ABORT, 'history is append-only'); END""",
     "INSERT INTO tracker (id, generation, host, port, token_file) VALUES (1, 0, '', 0, '')",
 )
 

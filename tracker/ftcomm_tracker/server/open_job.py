@@ -242,7 +242,7 @@ async def _begin_attempt(
             return _Beginning(durable, chain, hears=hears)
     wire = settings.to_wire()
     durable, facts = await chain.begin(durable, survivors=options.takes_up, settings=wire)
-    journal.write(durable.to_wire(), epoch=durable.epoch)
+    journal.write(durable.to_wire())
     journal.settle()
     chain.lead(durable, journal.generation)
     return _Beginning(durable, chain, facts)
@@ -391,7 +391,7 @@ def _found(journal: Journal, options: ServeOptions) -> tuple[Durable, JobSetting
     with naming_options(options.settings):
         settings = _settings_of_a_new_job(journal.path.parent, options)
     durable = Durable.fresh(draw_job_id(), options.world_size, settings.to_wire())
-    journal.write(durable.to_wire(), epoch=durable.epoch)
+    journal.write(durable.to_wire())
     journal.settle()
     return durable, settings
 

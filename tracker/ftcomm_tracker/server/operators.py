@@ -1,9 +1,9 @@
 """The tracker's side of its conversations with operators: commands, and supervisors of workers."""
 
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -23,7 +23,6 @@ from ftcomm.protocol.operator_messages import (
     StatusRequest,
     StopRequest,
     SupersededNotice,
-    WorkerStatusReply,
     WorkerStatusRequest,
 )
 from ftcomm_tracker.core.events import (
@@ -36,57 +35,19 @@ from ftcomm_tracker.core.events import (
 )
 from ftcomm_tracker.core.reporting.status_document import status_document
 
+if TYPE_CHECKING:
+    from ftcomm_tracker.server.server import Server
+
 OPERATOR_IDLE_S = 30.0  # a command asks within milliseconds, a supervisor each `detect_within`
 OF_SUPERVISORS = (WorkerStatusRequest, LivenessAssertion, GivenUpNotice, DeathNotice)
 MAX_AT_ONCE = 8  # a job's machines are examined one by one, or all at once and a little later
 DIAL_WITHIN_S = 3.0  # a lost SYN is repeated after 1 s; a firewall that drops never answers
 
 
-class TrackerOperations(Protocol):
-    """Operations and views for operators; `server.Server` implements them."""
-
-    @property
-    def detect_within_s(self) -> float:
-        """Seconds after which a silent worker loses its place."""
-
-    @property
-    def sends_away(self) -> bool:
-        """True while this tracker waits beside another one, which leads the job."""
-
-    @property
-    def is_between_attempts(self) -> bool:
-        """True while the next attempt is about to begin; no event is taken in meanwhile."""
-
-    def send(self, conn: int, message: ControlMessage) -> None:
-        """Send on a connection that may have ended; returns at once."""
-
-    def post(
-        self,
-        event: StopAsked | LivenessAsserted | GivenUp | Died | Supervised | Superseded,
-        then: Callable[[], object] | None = None,
-    ) -> None:
-        """Let the roster hear of `event`, then call `then`."""
-
-    def host_of(self, conn: int) -> str:
-        """Address from which a connection comes, empty if it has gone."""
-
-    async def catch_up(self) -> None:
-        """Return when everything that has arrived has been taken in."""
-
-    def snapshot(self) -> Mapping[str, Any]:
-        """The job's state for people and scripts."""
-
-    def kill_own(self, worker_id: str) -> bool:
-        """Kill a worker that this process has started; False if it has not, or none runs."""
-
-    def standing_of(self, worker_id: str, number: int) -> WorkerStatusReply:
-        """Return the facts that a supervisor asks for."""
-
-
 class Operators:
     """Answers operators; tells supervisors, unasked, that the job is over."""
 
-    def __init__(self, tracker: TrackerOperations) -> None:
+    def __init__(self, tracker: "Server") -> None:
         self._tracker = tracker
         self._supervised: dict[int, str] = {}  # connection -> worker id
         self._put_off: dict[int, WorkerStatusRequest] = {}  # by connection, until an attempt begins

@@ -159,13 +159,11 @@ class RosterLoop:
                 then()
 
     def _journal_last(self, effects: Iterable[Effect]) -> None:
-        """Make the newest state durable; of every epoch, since the journal keeps a history."""
-        states = (effect.durable for effect in effects if isinstance(effect, Persist))
-        newest = {state.epoch: state for state in states}
-        if newest:
+        """Make the newest state durable."""
+        states = [effect.durable for effect in effects if isinstance(effect, Persist)]
+        if states:
             self._state_dir.repair()
-        for epoch, state in newest.items():
-            self._journal.write(state.to_wire(), epoch=epoch)
+            self._journal.write(states[-1].to_wire())
 
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:

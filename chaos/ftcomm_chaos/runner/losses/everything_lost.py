@@ -2,6 +2,7 @@
 
 import random
 import sys
+from typing import TYPE_CHECKING
 
 from ftcomm.config.plurals import counted
 from ftcomm_chaos.faults.fault_kinds import (
@@ -9,10 +10,12 @@ from ftcomm_chaos.faults.fault_kinds import (
     FaultKind,
     Hit,
     Preparation,
-    RunningJob,
     register,
 )
 from ftcomm_chaos.report.attribution import EVERYTHING
+
+if TYPE_CHECKING:
+    from ftcomm_chaos.runner.job import LiveJob
 
 
 class EverythingLostFault:
@@ -25,14 +28,14 @@ class EverythingLostFault:
     async def prepare(self, run: Preparation) -> None:
         """The session gives the run a store; nothing else is needed."""
 
-    async def fire(self, job: RunningJob, dice: random.Random) -> Hit:
+    async def fire(self, job: "LiveJob", dice: random.Random) -> Hit:
         """Kill all, and return when all are gone."""
         del dice
         died = tuple(await job.lose_everything())
         killed = counted(len(died), "process", "processes")
         return Hit((), f"everything lost: {killed} killed at once", died)
 
-    async def undo(self, job: RunningJob) -> None:
+    async def undo(self, job: "LiveJob") -> None:
         """Give the same command again."""
         await job.resume()
 

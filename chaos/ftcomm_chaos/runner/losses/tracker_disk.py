@@ -2,17 +2,20 @@
 
 import random
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from ftcomm_chaos.faults.fault_kinds import (
     TRACKER,
     FaultKind,
     Hit,
     NotDeliveredError,
-    RunningJob,
     register,
 )
 from ftcomm_chaos.report.attribution import EVERYTHING
 from ftcomm_chaos.runner.signal_faults import SignalFault
+
+if TYPE_CHECKING:
+    from ftcomm_chaos.runner.job import LiveJob
 
 DISK_LOST = "tracker_disk_lost"
 
@@ -21,7 +24,7 @@ DISK_LOST = "tracker_disk_lost"
 class TrackerDiskLost(SignalFault):
     """SIGKILL of the tracker; `undo` removes its directory and starts one that rebuilds."""
 
-    async def fire(self, job: RunningJob, dice: random.Random) -> Hit:
+    async def fire(self, job: "LiveJob", dice: random.Random) -> Hit:
         """Kill the tracker; its directory is removed by `undo`.
 
         The next one takes the job up if all workers live.
@@ -32,7 +35,7 @@ class TrackerDiskLost(SignalFault):
         hit = await SignalFault.fire(self, job, dice)
         return replace(hit, what=f"{hit.what}, whose directory is removed")
 
-    async def undo(self, job: RunningJob) -> None:
+    async def undo(self, job: "LiveJob") -> None:
         """Start a tracker that has nothing but token and address."""
         await job.rebuild_tracker()
 

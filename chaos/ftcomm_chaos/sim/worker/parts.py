@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ftcomm.protocol.link_messages import CopyName
 from ftcomm.recovery.contributions.contributed_calls import Offer
@@ -25,24 +25,6 @@ if TYPE_CHECKING:
 
 LOOKS_S = 0.02  # between two looks whether the other rank has made the call meanwhile
 Answer = PartFetched | PartLost | CopyFetched | CopyLost
-
-
-class Question(Protocol):
-    """One question of a rank to another."""
-
-    @property
-    def epoch(self) -> int:
-        """Of the link."""
-
-    @property
-    def rank(self) -> int:
-        """The rank that is asked."""
-
-    def answer(self, asked: WorkerMachine, asker: int) -> Answer | None:
-        """The answer of the rank that is asked; None while it has not come so far."""
-
-    def lost(self, why: str, *, is_gone: bool = False) -> Answer:
-        """Nothing comes."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +139,7 @@ class PartLink(RankLink):
     def __init__(
         self,
         process: "SimulatedProcess",
-        question: Question,
+        question: PartQuestion | CopyQuestion,
         then: Callable[[], object] = lambda: None,
     ) -> None:
         """`then` follows when the question has been answered."""

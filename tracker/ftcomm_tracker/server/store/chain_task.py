@@ -202,7 +202,7 @@ class ChainTask:
             self._resume = "auto"
         durable, facts = await self.begin(lost.durable, survivors=False, has_led=True)
         self._generation = journal.generation
-        journal.write(durable.to_wire(), epoch=durable.epoch)
+        journal.write(durable.to_wire())
         return Roster(
             lost.settings,
             durable,
@@ -230,7 +230,7 @@ class ChainTask:
             await self._record_end(end, generation)
         self.must_begin = False
         durable = replace(lost.durable, fatal_decision=end)
-        journal.write(durable.to_wire(), epoch=durable.epoch)
+        journal.write(durable.to_wire())
         now_us = int(time.time() * 1e6)
         return Roster(
             lost.settings,
