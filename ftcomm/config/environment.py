@@ -23,26 +23,6 @@ from ftcomm.config.setting_kinds import between, number, one_of
 from ftcomm.errors import ConfigError
 from ftcomm.protocol.field_types import MAX_NAME
 
-__all__ = [
-    "JOINED",
-    "VARIABLES",
-    "WILDCARDS",
-    "WORKER_VARIABLES",
-    "JobSettings",
-    "WorkerOptions",
-    "job_settings",
-    "jobs_folder",
-    "joined_note",
-    "parse_address",
-    "parse_endpoint",
-    "process_environment",
-    "read_token",
-    "variable_table",
-    "wants_whole_lines",
-    "with_prompt_output",
-    "write_joined_note",
-]
-
 MIN_TOKEN_CHARS = 64  # hex characters: 256 bits
 MAX_TOKEN_CHARS = 1024  # a token file is one line, not a document
 CONNECT_WITHIN_S: Final = 60.0  # a tracker that is started with its workers, and not up yet
@@ -389,12 +369,6 @@ def _read_file(path: str | Path, most: int) -> tuple[int, bytes]:
         return mode, os.read(file, most + 1)
     finally:
         os.close(file)
-
-
-def variable_table() -> str:
-    """All environment variables as a Markdown table, for the documentation."""
-    rows = [f"| `{name}` | {text} |" for name, text in VARIABLES.items()]
-    return "\n".join(["| variable | meaning (default) |", "|---|---|", *rows])
 
 
 def _or_process(environ: Mapping[str, str] | None) -> Mapping[str, str]:

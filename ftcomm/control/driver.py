@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import trio
 
-from ftcomm.config.environment import JobSettings
+from ftcomm.config.job_settings import JobSettings
 from ftcomm.config.memory_limits import memory_limit
 from ftcomm.control.background import BackgroundError, run_in_background
 from ftcomm.control.durable_tasks import DurableTasks

@@ -17,7 +17,8 @@ from typing import NamedTuple
 import trio
 
 from ftcomm.config.deadline import Limit, QueuedLimit
-from ftcomm.config.environment import JobSettings, WorkerOptions
+from ftcomm.config.environment import WorkerOptions
+from ftcomm.config.job_settings import JobSettings
 from ftcomm.control.changes import Changes
 from ftcomm.control.messages.feed import Feed
 from ftcomm.control.messages.intake import Intake
