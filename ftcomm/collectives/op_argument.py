@@ -242,10 +242,10 @@ def _undeclared(function: Any) -> TypeError:
     name = described(function)
     name = name if variable != "f" and 0 < len(name) <= MAX_NAME else "mine"
     return TypeError(
-        f"op is {described(function)}, which is not declared as a reduction: ranks compare a "
-        f"function by its name; use one of {', '.join(NAMES)}, or declare it: "
-        f"op = ftcomm.reduction({variable}, name={name!r}), with elementwise=False if it needs "
-        "whole arrays, commutative=False if the order of ranks is meant"
+        f"op is {described(function)}, which is not declared as a reduction; use one of "
+        f"{', '.join(NAMES)}, or give it a name that ranks can compare, elementwise=False if it "
+        "needs whole arrays, and commutative=False if the order of ranks is meant:\n"
+        f"    op = ftcomm.reduction({variable}, name={name!r})"
     )
 
 

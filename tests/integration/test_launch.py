@@ -54,6 +54,7 @@ def processes_with(mark: str) -> list[str]:
     return found
 
 
+@pytest.mark.smoke
 def test_results_come_in_the_order_of_the_ranks_and_output_has_them_in_front(
     launch: Launch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,6 +97,7 @@ def test_a_result_that_is_lost_after_the_functions_own_close_is_named(
         launch(launched.die_after_close, 2, (str(tmp_path / "died"),))
 
 
+@pytest.mark.smoke
 def test_a_ranks_exception_is_raised_with_its_rank_and_traceback(
     launch: Launch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -165,6 +165,7 @@ async def test_a_link_that_is_paused_for_less_than_the_limit_costs_nothing(
         assert stage.job.epoch == 1, stage.job.scenario()
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("how", [RST, pytest.param(FIN, marks=slow)])
 async def test_control_links_that_are_cut_are_opened_again(
     tmp_path: Path, reference: Reference, how: str
@@ -192,6 +193,7 @@ async def ends_in_a_mismatch(stage: ImpairedJob) -> None:
         assert await stage.job.end_of(str(worker)) == CollectiveMismatchError.exit_code
 
 
+@pytest.mark.smoke
 async def test_a_flipped_bit_of_a_header_is_seen_and_costs_the_link(
     tmp_path: Path, reference: Reference
 ) -> None:

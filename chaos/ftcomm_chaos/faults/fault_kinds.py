@@ -108,8 +108,12 @@ class RunningJob(Protocol):
     async def start_tracker(self) -> None:
         """Start the own tracker again on its state directory."""
 
+    @property
+    def is_whole(self) -> bool:
+        """All have joined, and no fault is being recovered from."""
+
     def expect_rebuild(self) -> None:
-        """The own tracker is gone for good: faults that wait for recoveries wait for the next."""
+        """The own tracker goes for good: no worker is hit before the next one knows the job."""
 
     async def rebuild_tracker(self) -> None:
         """Remove the own tracker's directory, and start one that rebuilds the job."""

@@ -22,6 +22,7 @@ from ftcomm.durable.store import MissingObjectError, StoredObject, StoreError
 from tests.unit.durable.moto_bucket import SECRET, fresh_bucket, served
 from tests.unit.durable.s3_proxy import Fault, Faults
 
+pytestmark = pytest.mark.process  # a server takes long to start, in a thread too
 SERIES = SeriesRecord("job", 2, (0, 1), (), b"")
 
 
@@ -41,6 +42,7 @@ def store() -> ObjectStore:
     return ObjectStore("s3://ckpt/run", S3Bucket("ckpt"), "run", lambda seconds: None)
 
 
+@pytest.mark.smoke
 def test_objects_come_back_whole_and_in_parts(faults: Faults) -> None:
     made = open_store("s3://ckpt/run/")
     assert made.url == "s3://ckpt/run"

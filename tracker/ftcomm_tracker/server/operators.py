@@ -34,7 +34,7 @@ from ftcomm_tracker.core.events import (
     Superseded,
     Supervised,
 )
-from ftcomm_tracker.core.reporting.status import status_document
+from ftcomm_tracker.core.reporting.status_document import status_document
 
 OPERATOR_IDLE_S = 30.0  # a command asks within milliseconds, a supervisor each `detect_within`
 OF_SUPERVISORS = (WorkerStatusRequest, LivenessAssertion, GivenUpNotice, DeathNotice)
@@ -162,6 +162,8 @@ class Operators:
         done = partial(tracker.send, conn, Done())
         match message:
             case StatusRequest():
+                # One read brings thousands: all others have a turn, and a cut has its effect.
+                await trio.lowlevel.checkpoint()
                 tracker.send(conn, StatusReply(status_document(tracker.snapshot())))
             case StopRequest(reason):
                 tracker.post(StopAsked(reason), done)
