@@ -111,19 +111,15 @@ class WorkerOptions:
     asked: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
-        if self.worker_id is not None and not _is_name(self.worker_id):
-            raise ConfigError(
-                f"FTCOMM_WORKER_ID is {self.worker_id!r}, must be 1 to {MAX_NAME} bytes of"
-                " printable text"
-            )
-        if self.host is not None and not _is_name(self.host):
-            raise ConfigError(
-                f"FTCOMM_HOST is {self.host!r}, must be 1 to {MAX_NAME} bytes of printable text"
-            )
-        if self.zone and not _is_name(self.zone):
-            raise ConfigError(
-                f"FTCOMM_ZONE is {self.zone!r}, must be at most {MAX_NAME} bytes of printable text"
-            )
+        for name, text, least in (
+            ("WORKER_ID", self.worker_id, "1 to"),
+            ("HOST", self.host, "1 to"),
+            ("ZONE", self.zone or None, "at most"),
+        ):
+            if text is not None and not _is_name(text):
+                raise ConfigError(
+                    f"FTCOMM_{name} is {text!r}, must be {least} {MAX_NAME} bytes of printable text"
+                )
         for name, text in (("BIND", self.bind), ("ADVERTISE", self.advertise)):
             if text is not None:
                 parse_endpoint(text, name=f"FTCOMM_{name}")

@@ -58,10 +58,6 @@ class Recovered:
             self.corrupted += 1
 
 
-def _no_limit() -> None:
-    """No call waits for its turn."""
-
-
 class CompleteCall(NamedTuple):
     """A call that is complete here and has yet to return."""
 
@@ -113,7 +109,7 @@ class Hub:
         # Of the user's call that is running, None without one.
         self.deadline: Deadline | None = None
         # Returns the first limit of the calls that wait for their turn.
-        self.queued_limit: Callable[[], QueuedLimit | None] = _no_limit
+        self.queued_limit: Callable[[], QueuedLimit | None] = lambda: None
         self.recovered = Recovered()  # what was recovered so far
         self.receives = PostedReceives(core, self.lock)  # receives of messages that wait
         # Links of this epoch by which messages come, by source, where any thread may read.
