@@ -54,10 +54,10 @@ test-adapters: $(ADAPTERS)/.stamp ## run all tests of ftcomm.torch: kills at eac
 	$(ADAPTERS)/bin/python $(PYTEST) tests/adapters -m "slow or not slow"
 
 mutants: $(STAMP) ## check that the tests notice each mutant (CHANGED=<commit>: of the files changed since)
-	PYTHONPATH=.:tracker:chaos $(BIN)/python -m ftcomm_chaos.mutants --layers-first $(MUTANTS)
+	PYTHONPATH=.:tracker:chaos $(BIN)/python -m tests.mutants --layers-first $(MUTANTS)
 
 mutants-adapters: $(ADAPTERS)/.stamp ## the same for mutants of ftcomm.torch, whose tests need torch
-	PYTHONPATH=.:tracker:chaos $(ADAPTERS)/bin/python -m ftcomm_chaos.mutants --needing torch --layers-first $(MUTANTS)
+	PYTHONPATH=.:tracker:chaos $(ADAPTERS)/bin/python -m tests.mutants --needing torch --layers-first $(MUTANTS)
 
 fuzz: $(STAMP) ## fuzz each decoder for FUZZ_SECONDS, guided by coverage if atheris is available
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[fuzz]"

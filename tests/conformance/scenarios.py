@@ -32,11 +32,11 @@ from tests.conformance.scenario import Scenario
 # tests of rules that are not here.
 OF_RULES = {
     "R1": ("F19-stop-replaced",),
-    "R2": ("F12-3-half_received", "S1-small"),
+    "R2": ("F12-3-half_received",),
     "R3": ("F15-lost",),
     "R4": ("F13-allgather-reset",),
     "R5": ("S8-hosts",),
-    "R6": ("F10-saved", "F10-one-committed", "F11-serving", "S4-small"),
+    "R6": ("F10-one-committed", "S4-small"),
     "R7": ("F20-dtype",),
     "R8": ("F21-done",),
     "R9": ("F18-ranked",),

@@ -97,7 +97,6 @@ def test_a_result_that_is_lost_after_the_functions_own_close_is_named(
         launch(launched.die_after_close, 2, (str(tmp_path / "died"),))
 
 
-@pytest.mark.smoke
 def test_a_ranks_exception_is_raised_with_its_rank_and_traceback(
     launch: Launch, capsys: pytest.CaptureFixture[str]
 ) -> None:

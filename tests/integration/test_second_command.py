@@ -37,7 +37,6 @@ def test_the_second_command_is_refused_while_the_first_works(tmp_path: Path) -> 
     assert after.stdout.count("from 1") == 2
 
 
-@pytest.mark.smoke
 def test_the_second_command_takes_over(tmp_path: Path) -> None:
     options = ("--checkpoint", str(tmp_path / "store"))
     with started(*options, script=TRAIN, n=2) as first:

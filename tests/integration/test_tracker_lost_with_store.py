@@ -124,7 +124,6 @@ def job(tmp_path: Path) -> Iterator[Job]:
         yield Job(tmp_path, stack)
 
 
-@pytest.mark.smoke
 @pytest.mark.parametrize("given_again", ["rebuild", "store"])
 def test_members_go_on_and_later_checkpoints_are_durable(
     given_again: str, job: Job, tmp_path: Path

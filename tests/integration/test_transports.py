@@ -107,7 +107,6 @@ def test_a_worker_that_cannot_share_has_plain_sockets_and_the_others_share(
         assert kinds == ["shm"] * 4 + ["unix"] * 2
 
 
-@pytest.mark.smoke
 def test_a_worker_that_cannot_share_is_refused_where_shm_is_asked_for(tmp_path: Path) -> None:
     ended = run(tmp_path, "shm", "room")
     assert ended.returncode != 0

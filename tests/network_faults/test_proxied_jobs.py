@@ -165,7 +165,6 @@ async def test_a_link_that_is_paused_for_less_than_the_limit_costs_nothing(
         assert stage.job.epoch == 1, stage.job.scenario()
 
 
-@pytest.mark.smoke
 @pytest.mark.parametrize("how", [RST, pytest.param(FIN, marks=slow)])
 async def test_control_links_that_are_cut_are_opened_again(
     tmp_path: Path, reference: Reference, how: str

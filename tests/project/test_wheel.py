@@ -18,7 +18,6 @@ pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
 PACKAGES = (("ftcomm", "."), ("ftcomm_tracker", "tracker"), ("ftcomm_chaos", "chaos"))
 LEFT_OUT = (
-    "ftcomm_chaos/mutants/",
     "ftcomm_chaos/sim/",
     "ftcomm_chaos/explorer/",
     "ftcomm_chaos/commands/sim.py",

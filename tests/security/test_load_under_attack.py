@@ -41,7 +41,6 @@ def sums(attacked_job: AttackedJob) -> list[object]:
     return [step["sum"] for step in attacked_job.step()]
 
 
-@pytest.mark.smoke
 def test_a_worker_that_dies_under_attack_is_replaced_and_goes_on(
     attacked_job: AttackedJob,
 ) -> None:

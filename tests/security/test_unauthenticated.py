@@ -118,7 +118,6 @@ def wrong_keys(door: Door, attacked_job: AttackedJob) -> dict[str, bytes]:
     return {name: key for name, key in keys.items() if key != door.key}
 
 
-@pytest.mark.smoke
 def test_no_other_key_opens(door: Door, attacked_job: AttackedJob) -> None:
     """The client sees that the server's proof is made with another key; it goes on regardless."""
     for key in wrong_keys(door, attacked_job).values():
@@ -144,7 +143,6 @@ def test_a_servers_own_proof_sent_back_is_none(door: Door) -> None:
         assert caller.until_end() == b""
 
 
-@pytest.mark.smoke
 def test_a_recorded_session_opens_nothing(door: Door) -> None:
     handshake = door.greeting()
     said = [handshake.hello()]

@@ -25,11 +25,19 @@ def four_hosts(seed: int, *, faulty: bool, durable: bool | None, spares: int | N
     return replace(drawn, world_size=RANKS, hosts=HOSTS, wire=False, think_s=0.2, settings=settings)
 
 
+def cut_hosts(job: Simulation, one: str, other: str) -> None:
+    """Nothing passes any more between the workers of two hosts; the tracker hears all."""
+    for here in job.worker_ids:
+        for there in job.worker_ids:
+            if (job.host_of(here), job.host_of(there)) == (one, other):
+                job.network.put_up(frozenset((here, there)), PathLoss.SILENT)
+
+
 def epochs_of(seed: int, cuts: list[tuple[str, str]]) -> int:
     """The epochs of a job in which these hosts are cut off from each other, and never repaired."""
     job = Simulation(seed, faulty=False)
     for one, other in cuts:
-        job.world.after(CUT_AT_S, job.cut_hosts, one, other, PathLoss.SILENT)
+        job.world.after(CUT_AT_S, cut_hosts, job, one, other)
     outcome = job.run()
     assert outcome.fatal_decision == "finished", seed
     return outcome.epochs

@@ -8,7 +8,10 @@ import pytest
 
 from ftcomm_chaos.cli import main
 from ftcomm_chaos.commands.explore import explore
-from ftcomm_chaos.mutants.mutant import (
+from tests.conformance.scenarios import SCENARIOS
+from tests.conformance.soak import is_named
+from tests.helpers.background import run_beside
+from tests.mutants.mutant import (
     ROOT,
     Edit,
     Mutant,
@@ -16,11 +19,8 @@ from ftcomm_chaos.mutants.mutant import (
     files_changed_since,
     misplaced,
 )
-from ftcomm_chaos.mutants.run import check, check_all, check_unmutated, judge
-from ftcomm_chaos.mutants.suites import FOUND, TOO_LONG, name_of
-from tests.conformance.scenarios import SCENARIOS
-from tests.conformance.soak import is_named
-from tests.helpers.background import run_beside
+from tests.mutants.run import check, check_all, check_unmutated, judge
+from tests.mutants.suites import FOUND, TOO_LONG, name_of
 
 DEFECTS = all_mutants()
 # One of each kind of layer that takes a second or two: they test the gate, not the tests.
@@ -97,7 +97,7 @@ def test_a_layer_that_does_not_exist_is_noticed(layer: str) -> None:
 @pytest.mark.process
 @pytest.mark.timeout(2400)  # it yields to all others
 def test_three_are_noticed() -> None:
-    status, output = run_beside("ftcomm_chaos.mutants", *SAMPLE, "--jobs", "1")
+    status, output = run_beside("tests.mutants", *SAMPLE, "--jobs", "1")
     caught = sorted(line.split()[0] for line in output.splitlines() if "caught by" in line)
     assert (status, caught) == (0, SAMPLE), output
 

@@ -6,7 +6,7 @@ from click.testing import CliRunner
 from ftcomm_chaos.cli import main
 from ftcomm_chaos.sim.fault_plan import OF_STANDBY, SimulatedFaultKind
 from ftcomm_chaos.sim.seed_sweep import MIN_FAULTS_PER_RUN, Sweep, run_seeds
-from ftcomm_chaos.sim.simulation import Simulation, run_seed
+from ftcomm_chaos.sim.simulation import Simulation
 
 slow = pytest.mark.slow
 
@@ -48,7 +48,7 @@ def test_what_a_tracker_does_in_large_groups_alone_is_due_once(
 def test_a_sweep_in_which_too_little_went_wrong_fails() -> None:
     sweep = Sweep()
     for _ in range(10):
-        sweep.add(run_seed(3, faulty=False))
+        sweep.add(Simulation(3, faulty=False).run())
     assert (sweep.ok, sweep.too_few_faults) == (False, True)
 
     done = CliRunner().invoke(main, ["sim", "--seeds", "0"])
@@ -57,7 +57,7 @@ def test_a_sweep_in_which_too_little_went_wrong_fails() -> None:
 
 
 def test_without_faults_every_job_finishes_in_one_epoch() -> None:
-    outcomes = [run_seed(seed, faulty=False) for seed in range(60)]
+    outcomes = [Simulation(seed, faulty=False).run() for seed in range(60)]
     assert {(outcome.fatal_decision, outcome.epochs) for outcome in outcomes} == {("finished", 1)}
 
 

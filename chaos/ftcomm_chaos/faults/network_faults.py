@@ -1,8 +1,8 @@
 """Faults of the network: resets of a worker's links, and partitions between hosts."""
 
 import random
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import trio
@@ -121,7 +121,7 @@ class Partition:
         for way, cut in ((OUT, (list(workers), peers)), (IN, (peers, list(workers)))):
             if self.direction in (BOTH, way):
                 self._cuts.append(cut)
-                await _do(self._hosts.cut_one_way, *cut)
+                await _do(self._hosts.cut, *cut)
         return Hit(workers, f"{', '.join(workers)} parted from {', '.join(peers)}")
 
     async def undo(self, job: RunningJob) -> None:
@@ -129,28 +129,19 @@ class Partition:
         del job
         assert self._hosts is not None
         while self._cuts:
-            await _do(self._hosts.repair_one_way, *self._cuts.pop())
+            await _do(self._hosts.repair, *self._cuts.pop())
 
 
 async def _do(action: Any, *arguments: Any) -> None:
-    """Run a few commands of the system beside the event loop.
+    """Cut or repair one way, beside the event loop.
 
     Raises:
         NotDeliveredError: one of them failed.
     """
     try:
-        await trio.to_thread.run_sync(action, *arguments)
+        await trio.to_thread.run_sync(partial(action, *arguments, one_way=True))
     except HostsError as error:
         raise NotDeliveredError(str(error)) from error
-
-
-def _link_reset(target: Target, parameters: Mapping[str, str]) -> LinkReset:
-    del parameters
-    return LinkReset(target)
-
-
-def _partition(target: Target, parameters: Mapping[str, str]) -> Partition:
-    return Partition(target, parameters["from"], parameters["direction"])
 
 
 register(
@@ -158,13 +149,13 @@ register(
         FaultKind(
             "link_reset",
             "the worker's open data links end with RST, by the kernel; the job speaks TCP",
-            _link_reset,
+            lambda target, _: LinkReset(target),
             WORKERS,
         ),
         FaultKind(
             "partition",
             "packets vanish between the worker and others; each is a host in a network namespace",
-            _partition,
+            lambda target, given: Partition(target, given["from"], given["direction"]),
             WORKERS,
             {
                 "from": Parameter("from whom it is cut", PEERS),

@@ -2,14 +2,13 @@
 
 Root is not needed where the kernel lets users have namespaces of their own.  Packets from one host
 to another vanish by a wrong hardware address: they leave, and reach nobody, as behind a switch that
-has lost a port.  A link is slow by ``tc tbf``, and loses packets by ``iptables``.
+has lost a port.  A link is slow by ``tc tbf``.
 """
 
 import contextlib
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Iterable, Sequence
 from itertools import product
 from typing import Self
@@ -25,16 +24,14 @@ BURST_BYTES = 16_000
 QUEUE_MS = 2000  # what waits longer at a slow link is dropped; TCP then sends more slowly
 
 
-def missing(*, loss: bool = False, slow: bool = False) -> str:
-    """Name what this machine lacks for hosts and for slow or lossy links; empty if nothing."""
-    tools = [*TOOLS, *(["iptables"] if loss else []), *(["tc"] if slow else [])]
+def missing(*, slow: bool = False) -> str:
+    """Name what this machine lacks for hosts and for slow links; empty if nothing."""
+    tools = [*TOOLS, *(["tc"] if slow else [])]
     absent = [tool for tool in tools if shutil.which(tool) is None]
     if absent:
         return f"needs {', '.join(absent)}"
     try:
         with NamespaceHosts(["a", "b"]) as hosts:
-            if loss:
-                hosts.lose("a", 0.5)
             if slow:
                 hosts.slow("a", 1_000_000)
     except HostsError as error:
@@ -113,29 +110,6 @@ class NamespaceHosts:
         """Let everything pass again, whether or not it was cut."""
         self._each_pair(senders, receivers, "replace {} nud none", one_way)
 
-    def cut_one_way(self, senders: Iterable[str], receivers: Iterable[str]) -> None:
-        """Let nothing pass from `senders` to `receivers`."""
-        self.cut(senders, receivers, one_way=True)
-
-    def repair_one_way(self, senders: Iterable[str], receivers: Iterable[str]) -> None:
-        """Undo `cut_one_way`."""
-        self.repair(senders, receivers, one_way=True)
-
-    def flap(self, one: Iterable[str], other: Iterable[str], times: int, each_s: float) -> None:
-        """Cut and repair, again and again; each state lasts `each_s` seconds."""
-        for _ in range(times):
-            self.cut_for(one, other, each_s)
-            time.sleep(each_s)
-
-    def cut_for(self, one: Iterable[str], other: Iterable[str], seconds: float) -> None:
-        """Cut, and repair after so many seconds."""
-        one, other = list(one), list(other)
-        self.cut(one, other)
-        try:
-            time.sleep(seconds)
-        finally:
-            self.repair(one, other)
-
     def slow(self, name: str, bits_per_s: int) -> None:
         """Let a host's link carry no more, in either direction; 0 lifts the limit."""
         number = self.names.index(name)
@@ -145,14 +119,6 @@ class NamespaceHosts:
                 self._run(holder, f"tc qdisc replace dev {device} root tbf {limit}".split())
             else:
                 self._run(holder, f"tc qdisc del dev {device} root".split())
-
-    def lose(self, name: str, fraction: float) -> None:
-        """Let a host lose a fraction of what comes, at random; 0 ends it."""
-        holder = self._holders[name]
-        self._run(holder, ["iptables", "-F", "INPUT"])
-        if fraction:
-            match = f"-m statistic --mode random --probability {fraction} -j DROP"
-            self._run(holder, ["iptables", "-A", "INPUT", "-i", "eth0", *match.split()])
 
     def _each_pair(
         self, senders: Iterable[str], receivers: Iterable[str], rule: str, one_way: bool

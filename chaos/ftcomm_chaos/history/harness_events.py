@@ -5,7 +5,6 @@ from typing import ClassVar
 
 KILL = "kill"  # a fault that ends a process
 STOP = "stop"  # a fault that stops a process for some seconds
-TWIN = "twin"  # a second process under the same worker id
 ANYONE = "*"  # a target: the network, the tracker, the machine
 
 
@@ -41,7 +40,7 @@ class FaultFired:
     """Something was broken on purpose.
 
     Attributes:
-        kind: ``kill``, ``stop``, ``twin``, or the harness's own word for anything else.
+        kind: ``kill``, ``stop``, or the harness's own word for anything else.
         target: a worker id; ``*`` for the tracker, the network, or all.
         seconds: how long it lasts; 0 for what is over at once.
     """

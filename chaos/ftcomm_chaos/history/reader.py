@@ -4,22 +4,16 @@ A torn last line is what SIGKILL leaves and is passed over; anything else that i
 `HistoryError` with file and line.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Never
+from typing import Any, Never, get_args
 
 from ftcomm.config.setting_kinds import CheckpointPeriod
 from ftcomm.diagnostics.history import (
     EXECUTED,
     FORMAT,
     SERVED,
-    Ended,
-    Entered,
-    Over,
-    Planned,
-    Raised,
-    Resources,
-    Returned,
     Started,
     WorkerEvent,
 )
@@ -194,114 +188,55 @@ def _record(
 
 def _event(fields: Fields) -> Event:
     name = fields.text("event")
-    parse = _PARSERS.get(name)
-    if parse is None:
+    kind = _EVENTS.get(name)
+    if kind is None:
         raise ValueError(f"no event is called {name[:60]!r}")
-    return parse(fields)
+    values = {
+        each.name: (_READERS.get(f"{name}.{each.name}") or _READERS[each.name])(fields, each.name)
+        for each in dataclasses.fields(kind)
+    }
+    event: Event = kind(**values)
+    if isinstance(event, Started) and event.rank >= event.size:
+        raise ValueError(f"rank {event.rank} of {event.size} places")
+    return event
 
 
-def _format(fields: Fields) -> int:
-    number = fields.whole("format")
+def _format(fields: Fields, name: str) -> int:
+    number = fields.whole(name)
     if number != FORMAT:
         raise ValueError(f"it has format {number}, and this reader knows {FORMAT}")
     return number
 
 
-def _started(fields: Fields) -> Started:
-    started = Started(
-        format=_format(fields),
-        job=fields.text("job"),
-        worker=fields.text("worker"),
-        incarnation=fields.whole("incarnation", 1),
-        rank=fields.whole("rank"),
-        size=fields.whole("size", 1),
-        pid=fields.whole("pid"),
-        host=fields.text("host"),
-        detect_within=fields.seconds("detect_within"),
-        replicas=fields.whole("replicas", 1),
-    )
-    if started.rank >= started.size:
-        raise ValueError(f"rank {started.rank} of {started.size} places")
-    return started
+def _from_one(fields: Fields, name: str) -> int:
+    return fields.whole(name, 1)
 
 
-def _planned(fields: Fields) -> Planned:
-    return Planned(
-        epoch=fields.whole("epoch", 1),
-        rank=fields.whole("rank"),
-        position=fields.position("position"),
-        frontier=fields.position("frontier"),
-        members=fields.members("members"),
-    )
-
-
-def _entered(fields: Fields) -> Entered:
-    return Entered(
-        position=fields.position("position"),
-        kind=fields.one_of("kind", KINDS),
-        signature=fields.hexadecimal("signature"),
-        site=fields.text("site"),
-        input=fields.digest("input"),
-        local=fields.digest("local"),
-    )
-
-
-def _returned(fields: Fields) -> Returned:
-    return Returned(
-        position=fields.position("position"),
-        kind=fields.one_of("kind", KINDS),
-        how=fields.one_of("how", HOW),
-        epoch=fields.whole("epoch", 1),
-        result=fields.hexadecimal("result"),
-        input=fields.digest("input"),
-        version=fields.version("version"),
-        local=fields.digest("local"),
-    )
-
-
-def _raised(fields: Fields) -> Raised:
-    return Raised(
-        position=fields.position("position"),
-        kind=fields.one_of("kind", KINDS),
-        error=fields.text("error"),
-        cause=fields.text("cause"),
-        epoch=fields.whole("epoch"),
-        input=fields.digest("input"),
-    )
-
-
-def _over(fields: Fields) -> Over:
-    return Over(
-        error=fields.text("error"),
-        cause=fields.text("cause"),
-        epoch=fields.whole("epoch"),
-        position=fields.position("position"),
-    )
-
-
-def _period(fields: Fields) -> str:
-    text = fields.text("every")
+def _period(fields: Fields, name: str) -> str:
+    text = fields.text(name)
     CheckpointPeriod.of(text)
     return text
 
 
-_PARSERS: dict[str, Callable[[Fields], Event]] = {
-    Started.event: _started,
-    Planned.event: _planned,
-    Entered.event: _entered,
-    Returned.event: _returned,
-    Raised.event: _raised,
-    Over.event: _over,
-    Resources.event: lambda f: Resources(f.whole("rss"), f.whole("fds")),
-    Ended.event: lambda f: Ended(f.text("how"), f.text("cause")),
-    HarnessStarted.event: lambda f: HarnessStarted(_format(f)),
-    Spawned.event: lambda f: Spawned(f.text("worker"), f.whole("pid")),
-    Exited.event: lambda f: Exited(f.text("worker"), f.whole("pid"), f.whole("status", -128)),
-    FaultFired.event: lambda f: FaultFired(f.text("kind"), f.text("target"), f.seconds("seconds")),
-    EverythingLost.event: lambda f: EverythingLost(
-        f.whole("attempt"), f.version("version"), _period(f), f.seconds("served_s")
-    ),
-    AttemptFound.event: lambda f: AttemptFound(
-        f.whole("attempt", 1), f.version("version"), f.version("newest")
-    ),
+_EVENTS: dict[str, Any] = {
+    kind.event: kind for kind in (*get_args(WorkerEvent), *get_args(Harness))
+}
+_TEXTS = ("job", "worker", "host", "site", "error", "cause", "target", "how", "fault.kind")
+# By a field's name, and by an event's and the field's where it differs.
+_READERS: dict[str, Callable[[Fields, str], object]] = {
+    **dict.fromkeys(_TEXTS, Fields.text),
+    **dict.fromkeys(("rank", "pid", "rss", "fds", "epoch", "attempt"), Fields.whole),
+    **dict.fromkeys(("incarnation", "size", "replicas"), _from_one),
+    **dict.fromkeys(("plan.epoch", "return.epoch", "attempt.attempt"), _from_one),
+    **dict.fromkeys(("position", "frontier"), Fields.position),
+    **dict.fromkeys(("signature", "result"), Fields.hexadecimal),
+    **dict.fromkeys(("input", "local"), Fields.digest),
+    **dict.fromkeys(("version", "newest"), Fields.version),
+    **dict.fromkeys(("detect_within", "seconds", "served_s"), Fields.seconds),
+    "format": _format,
+    "every": _period,
+    "members": Fields.members,
+    "kind": lambda fields, name: fields.one_of(name, KINDS),
+    "return.how": lambda fields, name: fields.one_of(name, HOW),
+    "status": lambda fields, name: fields.whole(name, -128),
 }

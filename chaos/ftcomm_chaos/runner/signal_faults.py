@@ -4,7 +4,6 @@ import contextlib
 import random
 import signal
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,16 +99,7 @@ def _running(process: JobProcess | None, who: str) -> JobProcess:
 
 
 def _signal_kind(name: str, text: str, **more: Any) -> FaultKind:
-    def make(target: Target, parameters: Mapping[str, Any]) -> SignalFault:
-        del parameters
-        return SignalFault(target, name)
-
-    return FaultKind(name.lower(), text, make, **more)
-
-
-def _tracker_kill(target: Target, parameters: Mapping[str, Any]) -> TrackerKill:
-    del parameters
-    return TrackerKill(target, "SIGKILL")
+    return FaultKind(name.lower(), text, lambda target, _: SignalFault(target, name), **more)
 
 
 register(
@@ -126,7 +116,7 @@ register(
         FaultKind(
             "tracker_kill",
             "the tracker dies by SIGKILL, and is started again after `for` seconds",
-            _tracker_kill,
+            lambda target, _: TrackerKill(target, "SIGKILL"),
             targets=(TRACKER,),
             lasting=True,
             usually_for_s=0.5,

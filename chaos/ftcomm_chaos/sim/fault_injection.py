@@ -134,14 +134,12 @@ class Faults:
             sim.store.damage_newest(rng)
         sim.lose_everything(journal=kind is SimulatedFaultKind.LOSE_ALL_AND_DISK)
 
-    def _cut_data(self, process: "SimulatedProcess", rng: random.Random) -> None:
-        del process
+    def _cut_data(self, _process: "SimulatedProcess", rng: random.Random) -> None:
         streams = self.sim.network.open_streams()
         if streams:
             self.sim.network.cut(rng.choice(streams))
 
-    def _silence(self, process: "SimulatedProcess", rng: random.Random) -> None:
-        del process
+    def _silence(self, _process: "SimulatedProcess", rng: random.Random) -> None:
         streams = self.sim.network.open_streams()
         if streams:
             self.sim.network.silence(rng.choice(streams))
@@ -173,15 +171,13 @@ class Faults:
             self.sim.world.after(rng.uniform(0.1, 8.0), network.barriers.take_down, names)
 
     @staticmethod
-    def _cut_control(process: "SimulatedProcess", rng: random.Random) -> None:
-        del rng
+    def _cut_control(process: "SimulatedProcess", _rng: random.Random) -> None:
         if process.conn is not None:
             process.conn.cut()
 
     @staticmethod
-    def _cut_short(process: "SimulatedProcess", rng: random.Random) -> None:
+    def _cut_short(process: "SimulatedProcess", _rng: random.Random) -> None:
         """The next time that the user's thread runs in a call."""
-        del rng
         process.cut_next = True
         process.poke()
 
@@ -195,8 +191,7 @@ class Faults:
         if process.paused_until is None:
             process.pause(deadlines * self.sim.settings.detect_within)
 
-    def _duplicate(self, process: "SimulatedProcess", rng: random.Random) -> None:
-        del rng
+    def _duplicate(self, process: "SimulatedProcess", _rng: random.Random) -> None:
         self._start_again(process)
 
     def _start_again(self, process: "SimulatedProcess") -> None:
@@ -217,35 +212,28 @@ class Faults:
         if losses == self._losses:  # else all were lost, and started again
             self._start_again(process)
 
-    def _tracker_crash(self, process: "SimulatedProcess", rng: random.Random) -> None:
-        del process, rng
+    def _tracker_crash(self, _process: "SimulatedProcess", _rng: random.Random) -> None:
         self.sim.tracker.crash()
 
-    def _tracker_torn(self, process: "SimulatedProcess", rng: random.Random) -> None:
-        del process
+    def _tracker_torn(self, _process: "SimulatedProcess", rng: random.Random) -> None:
         self.sim.tracker.crash_after = rng.randrange(1, 9)
 
-    def _tracker_stall(self, process: "SimulatedProcess", rng: random.Random) -> None:
-        del process
+    def _tracker_stall(self, _process: "SimulatedProcess", rng: random.Random) -> None:
         self.sim.tracker.stall(rng.uniform(0.3, 3.0))
 
-    def _tracker_long_stall(self, process: "SimulatedProcess", rng: random.Random) -> None:
+    def _tracker_long_stall(self, _process: "SimulatedProcess", rng: random.Random) -> None:
         """Another tracker leads meanwhile, and this one wakes up."""
-        del process
         self.sim.tracker.stall(rng.uniform(5.0, 60.0))
 
-    def _tracker_cut_off(self, process: "SimulatedProcess", rng: random.Random) -> None:
-        del process
+    def _tracker_cut_off(self, _process: "SimulatedProcess", rng: random.Random) -> None:
         self.sim.tracker.cut_off(rng.uniform(2.0, 35.0))
 
-    def _tracker_without_store(self, process: "SimulatedProcess", rng: random.Random) -> None:
-        del process
+    def _tracker_without_store(self, _process: "SimulatedProcess", rng: random.Random) -> None:
         looks = self.sim.tracker.looks
         if looks is not None:
             looks.away_until = self.sim.world.now + rng.uniform(2.0, 60.0)
 
-    def _tracker_disk_lost(self, process: "SimulatedProcess", rng: random.Random) -> None:
-        del process, rng
+    def _tracker_disk_lost(self, _process: "SimulatedProcess", _rng: random.Random) -> None:
         self.sim.tracker.lose_disk()
 
     def _refusal(self, process: "SimulatedProcess", rng: random.Random) -> None:
@@ -268,26 +256,22 @@ class Faults:
         pipes = rng.choice([pool for pool in (control, between) if pool] or [[]])
         return rng.choice(rng.choice(pipes).ends) if pipes else None
 
-    def _cut_inside(self, process: "SimulatedProcess", rng: random.Random) -> None:
-        del process
+    def _cut_inside(self, _process: "SimulatedProcess", rng: random.Random) -> None:
         end = self._end_of_a_pipe(rng)
         if end is not None:
             end.pipe.cut_after(end, rng.randrange(SOON_BYTES))
 
-    def _hold_up(self, process: "SimulatedProcess", rng: random.Random) -> None:
-        del process
+    def _hold_up(self, _process: "SimulatedProcess", rng: random.Random) -> None:
         end = self._end_of_a_pipe(rng)
         if end is not None:
             end.pipe.stall(end, self._deadlines(rng, 0.1, 2.5))
 
-    def _half_open(self, process: "SimulatedProcess", rng: random.Random) -> None:
-        del process
+    def _half_open(self, _process: "SimulatedProcess", rng: random.Random) -> None:
         end = self._end_of_a_pipe(rng)
         if end is not None:
             end.pipe.forget(end, audible=rng.random() < HEARD)
 
-    def _one_way(self, process: "SimulatedProcess", rng: random.Random) -> None:
-        del process
+    def _one_way(self, _process: "SimulatedProcess", rng: random.Random) -> None:
         end = self._end_of_a_pipe(rng)
         if end is not None:
             end.pipe.silence(end)

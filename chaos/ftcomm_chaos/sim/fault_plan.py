@@ -7,7 +7,11 @@ decides when it happens.  So one fault can be left out, and the others stay what
 
 import enum
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class SimulatedFaultKind(enum.Enum):
@@ -108,7 +112,14 @@ RECOVERING = ("reported", "planned", "fetching", "serving", "joined")
 BURSTS = 0.12  # share of faults that others follow, in the recovery from the first
 LONGEST_BURST = 3  # further faults
 INTERRUPTED = 0.3  # share of the seeds in which users cut calls short
-DISKS_BESIDE_A_STORE = 3  # the most that a tracker loses in a job where it loses some
+DISK = (SimulatedFaultKind.TRACKER_DISK_LOST,)
+# Points for which what is drawn alone waits.
+ANY: tuple[str, ...] = ("", "")
+ENDING = ("completing", "reported", "planned", "closed")
+LEADING = ("reported", "planned", "completing", "closed", "fetching", "joined", "wrote")
+RECORDING = (*ENDING, "wrote", "writing", "joined")
+STORED = ("completing", "offered", "copied", "planned")
+STORING = ("writing", "wrote", "restoring", "completing", "offered", "planned", "joined")
 DISKS_LOST = 0.15  # share of the seeds in which the tracker loses its journal
 DEADLIEST = 0.4  # share of the seeds, where it may be, in which all members but one die at once
 
@@ -153,7 +164,7 @@ def draw_plan(
 
     Args:
         seed: the run's.
-        count: how many, beside calls that users cut short; with none there are none of these.
+        count: how many, beside calls that users cut short; with 0 there are none of these.
         span: the last point at which one may begin to wait.
         gentle: at most one process dies at a time.
         wire: connections are bytes, and can be hurt at any one.
@@ -177,17 +188,20 @@ def draw_plan(
         if rng.random() < BURSTS:
             drawn += _burst(rng, drawn[-1][0], kinds)
     if count:
-        drawn += _interrupts(random.Random(f"interrupts of {seed}"), span)  # noqa: S311 - likewise
-    if count and (one_is_enough or not gentle):
-        drawn += _massacres(random.Random(f"massacres of {seed}"), span)  # noqa: S311 - likewise
-    if count and keeps_numbers:
-        drawn += _lost_disks(random.Random(f"lost disks of {seed}"), span)  # noqa: S311 - likewise
-    if count and durable:
-        drawn += _total_losses(random.Random(f"losses of {seed}"), span)  # noqa: S311 - likewise
-    if count and standby:
-        drawn += _lost_trackers(random.Random(f"lost trackers of {seed}"), span)  # noqa: S311 - likewise
-    if count and disks:
-        drawn += _stored_disks(random.Random(f"stored disks of {seed}"), span)  # noqa: S311 - likewise
+        # Calls that the user cuts short hurt nobody else, and are no reason to be gentle.
+        cut_short = (SimulatedFaultKind.CUT_SHORT,)
+        drawn += _moments(seed, "interrupts", span, cut_short, ("",), share=INTERRUPTED)
+        if one_is_enough or not gentle:
+            deaths = (SimulatedFaultKind.CRASH_ALL_BUT_ONE,)
+            drawn += _moments(seed, "massacres", span, deaths, ANY + STORED, share=DEADLIEST)
+        if keeps_numbers:
+            drawn += _moments(seed, "lost disks", span, DISK, ANY + ENDING, share=DISKS_LOST)
+        if durable:
+            drawn += _moments(seed, "losses", 2 * span, TOTAL, ANY + STORING, most=4)
+        if standby:
+            drawn += _moments(seed, "lost trackers", span, OF_TWO_TRACKERS, ANY + LEADING, most=5)
+        if disks:
+            drawn += _moments(seed, "stored disks", span, DISK, ANY + RECORDING)
     drawn.sort(key=lambda fault: fault[0])
     return tuple(
         SimulatedFault(number, kind, at_point, name)
@@ -195,57 +209,28 @@ def draw_plan(
     )
 
 
-def _interrupts(rng: random.Random, span: int) -> list[tuple[int, SimulatedFaultKind, str]]:
-    """Calls that the user cuts short, which hurts nobody else and is no reason to be gentle."""
-    count = rng.randint(1, 3) if rng.random() < INTERRUPTED else 0
-    return [(rng.randrange(span), SimulatedFaultKind.CUT_SHORT, "") for _ in range(count)]
-
-
-def _massacres(rng: random.Random, span: int) -> list[tuple[int, SimulatedFaultKind, str]]:
-    """Moments at which all members but one die."""
-    count = rng.randint(1, 3) if rng.random() < DEADLIEST else 0
-    names = ("", "", "completing", "offered", "copied", "planned")
+def _moments(
+    seed: int,
+    stream: str,
+    span: int,
+    kinds: Sequence[SimulatedFaultKind],
+    names: Sequence[str],
+    *,
+    most: int = 3,
+    share: float = 1.0,
+) -> list[tuple[int, SimulatedFaultKind, str]]:
+    """Faults of a few kinds in a share of the seeds, drawn from a generator of their own."""
+    rng = random.Random(f"{stream} of {seed}")  # noqa: S311 - drawn from the seed
+    if share < 1.0 and rng.random() >= share:
+        return []
     return [
-        (rng.randrange(span), SimulatedFaultKind.CRASH_ALL_BUT_ONE, rng.choice(names))
-        for _ in range(count)
+        (rng.randrange(span), _one_of(rng, kinds), _one_of(rng, names))
+        for _ in range(rng.randint(1, most))
     ]
 
 
-def _lost_disks(rng: random.Random, span: int) -> list[tuple[int, SimulatedFaultKind, str]]:
-    """Moments at which the tracker dies and its journal with it."""
-    count = rng.randint(1, 3) if rng.random() < DISKS_LOST else 0
-    names = ("", "", "completing", "reported", "planned", "closed")
-    return [
-        (rng.randrange(span), SimulatedFaultKind.TRACKER_DISK_LOST, rng.choice(names))
-        for _ in range(count)
-    ]
-
-
-def _stored_disks(rng: random.Random, span: int) -> list[tuple[int, SimulatedFaultKind, str]]:
-    """Moments at which the tracker of a job with a store dies, and its journal with it."""
-    names = ("", "", "completing", "reported", "planned", "closed", "wrote", "writing", "joined")
-    return [
-        (rng.randrange(span), SimulatedFaultKind.TRACKER_DISK_LOST, rng.choice(names))
-        for _ in range(rng.randint(1, DISKS_BESIDE_A_STORE))
-    ]
-
-
-def _lost_trackers(rng: random.Random, span: int) -> list[tuple[int, SimulatedFaultKind, str]]:
-    """Moments at which the tracker that leads is lost, or one of its two sides."""
-    names = ("", "", "reported", "planned", "completing", "closed", "fetching", "joined", "wrote")
-    return [
-        (rng.randrange(span), rng.choice(OF_TWO_TRACKERS), rng.choice(names))
-        for _ in range(rng.randint(1, 5))
-    ]
-
-
-def _total_losses(rng: random.Random, span: int) -> list[tuple[int, SimulatedFaultKind, str]]:
-    """Moments at which everything is lost that is not in the store."""
-    names = ("", "", "writing", "wrote", "restoring", "completing", "offered", "planned", "joined")
-    return [
-        (rng.randrange(2 * span), rng.choice(TOTAL), rng.choice(names))
-        for _ in range(rng.randint(1, 4))
-    ]
+def _one_of(rng: random.Random, choice: Sequence[T]) -> T:
+    return rng.choice(choice) if len(choice) > 1 else choice[0]
 
 
 def _burst(

@@ -11,7 +11,6 @@ from ftcomm_chaos.sim.fault_plan import SimulatedFault, SimulatedFaultKind, draw
 from ftcomm_chaos.sim.history import RecordingMonitor
 from ftcomm_chaos.sim.network.data_links import Network
 from ftcomm_chaos.sim.network.wire_network import WireNetwork
-from ftcomm_chaos.sim.partitions import PathLoss
 from ftcomm_chaos.sim.scenario import KEPT_BY_ALL, draw_conditions
 from ftcomm_chaos.sim.standby.leader_checks import LeaderChecks
 from ftcomm_chaos.sim.store import STATE_BYTES, SimulatedStore
@@ -192,13 +191,6 @@ class Simulation:
         """Return the zone of a worker: every other host's."""
         return f"zone{int(worker_id[1:]) % self.conditions.hosts % 2}"
 
-    def cut_hosts(self, one: str, other: str, hurdle: PathLoss) -> None:
-        """Nothing passes any more between the workers of two hosts; the tracker hears all."""
-        for here in self.worker_ids:
-            for there in self.worker_ids:
-                if (self.host_of(here), self.host_of(there)) == (one, other):
-                    self.network.put_up(frozenset((here, there)), hurdle)
-
     def _restart(self, worker_id: str) -> None:
         self.restarting[worker_id] -= 1
         if not self.tracker.ended:
@@ -365,8 +357,3 @@ class Simulation:
                     f"attached {core.contact.attached}, log {core.log.runs()}"
                 )
         return "\n  ".join(parts)
-
-
-def run_seed(seed: int, *, tracing: bool = False, faulty: bool = True) -> SimulationOutcome:
-    """Run one seed; the same seed is the same run."""
-    return Simulation(seed, tracing=tracing, faulty=faulty).run()

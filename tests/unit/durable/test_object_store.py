@@ -42,7 +42,6 @@ def store() -> ObjectStore:
     return ObjectStore("s3://ckpt/run", S3Bucket("ckpt"), "run", lambda seconds: None)
 
 
-@pytest.mark.smoke
 def test_objects_come_back_whole_and_in_parts(faults: Faults) -> None:
     made = open_store("s3://ckpt/run/")
     assert made.url == "s3://ckpt/run"

@@ -20,7 +20,7 @@ from ftcomm.config.environment import WILDCARDS, WorkerOptions, parse_endpoint, 
 from ftcomm.errors import ConfigError, FtcommError
 from ftcomm.protocol.operator_messages import DialBack, DialedBack, StatusReply, StatusRequest
 from ftcomm_tracker.core.reporting.status import standby_line, store_line
-from ftcomm_tracker.core.reporting.text_table import read_texts
+from ftcomm_tracker.core.reporting.text_table import texts_by_kind
 from ftcomm_tracker.operator.client import Conversation, open_conversation
 from ftcomm_tracker.server.connections.listener import join_address
 
@@ -37,7 +37,7 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - looked at, never written to
 _FAILURES = (FtcommError, OSError, trio.BrokenResourceError, trio.TooSlowError)
 
 # By check, where its levels differ with the level; see `text_table`. What is ok needs nothing done.
-TEXTS = read_texts("""
+TEXTS = texts_by_kind("""
 versions: ftcomm {here}, Python {python}, numpy {numpy}
 versions fail: ftcomm {here}, Python {python}, and no numpy
   > install numpy for this Python

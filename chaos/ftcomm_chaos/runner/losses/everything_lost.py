@@ -2,8 +2,6 @@
 
 import random
 import sys
-from collections.abc import Mapping
-from typing import Any
 
 from ftcomm.config.plurals import counted
 from ftcomm_chaos.faults.fault_kinds import (
@@ -12,7 +10,6 @@ from ftcomm_chaos.faults.fault_kinds import (
     Hit,
     Preparation,
     RunningJob,
-    Target,
     register,
 )
 from ftcomm_chaos.report.attribution import EVERYTHING
@@ -40,18 +37,13 @@ class EverythingLostFault:
         await job.resume()
 
 
-def _lose_all(target: Target, parameters: Mapping[str, Any]) -> EverythingLostFault:
-    del target, parameters
-    return EverythingLostFault()
-
-
 register(
     [
         FaultKind(
             EVERYTHING,
             "all workers and the tracker die at once by SIGKILL; after `for` seconds the same"
             " command goes on from the newest checkpoint of the run's store",
-            _lose_all,
+            lambda *_: EverythingLostFault(),
             targets=(ALL,),
             lasting=True,
             usually_for_s=0.2,

@@ -1,9 +1,7 @@
 """The fault that takes the tracker and its directory; the next tracker asks the workers."""
 
 import random
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ftcomm_chaos.faults.fault_kinds import (
     TRACKER,
@@ -11,7 +9,6 @@ from ftcomm_chaos.faults.fault_kinds import (
     Hit,
     NotDeliveredError,
     RunningJob,
-    Target,
     register,
 )
 from ftcomm_chaos.report.attribution import EVERYTHING
@@ -40,18 +37,13 @@ class TrackerDiskLost(SignalFault):
         await job.rebuild_tracker()
 
 
-def _disk_lost(target: Target, parameters: Mapping[str, Any]) -> TrackerDiskLost:
-    del parameters
-    return TrackerDiskLost(target, "SIGKILL")
-
-
 register(
     [
         FaultKind(
             DISK_LOST,
             "the tracker dies by SIGKILL and its directory is removed; after `for` seconds"
             " `serve --rebuild` takes its place",
-            _disk_lost,
+            lambda target, _: TrackerDiskLost(target, "SIGKILL"),
             targets=(TRACKER,),
             lasting=True,
             usually_for_s=0.5,

@@ -1,16 +1,20 @@
 """One attempt of a simulated rank to execute a collective over the links of the present epoch."""
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
+from ftcomm.collectives.schedules.pairwise_exchange import shift
 from ftcomm.collectives.schedules.schedule import NOBODY, Reduce, Schedule
 from ftcomm.collectives.selection import schedule_for
 from ftcomm.protocol.frame_header import FrameHeader
 from ftcomm.protocol.position import Position
+from ftcomm.protocol.signature import Kind
 from ftcomm.recovery.events import LinkDown, MismatchSeen
-from ftcomm.recovery.machine import Completion, WorkerState
+from ftcomm.recovery.machine import Completion, NextStep, WorkerState
+from ftcomm.recovery.replica_placement import local_distances
+from ftcomm.recovery.result_log import LogEntry
 from ftcomm_chaos.sim.network.frames import Frame, check_frame
-from ftcomm_chaos.sim.workload import SimulatedCall
+from ftcomm_chaos.sim.workload import SimulatedCall, Value
 
 if TYPE_CHECKING:
     from ftcomm_chaos.sim.worker.process import SimulatedProcess
@@ -176,7 +180,76 @@ def settle(process: "SimulatedProcess", complete: Any) -> Thread:
         yield None
 
 
-def accuse(process: "SimulatedProcess", epoch: int, theirs: bytes) -> None:
+def accuse(process: "SimulatedProcess", theirs: bytes) -> None:
     """Others have run something else at this position."""
-    peer = (process.core.view.rank + 1) % process.core.contact.world_size
-    process.hear(MismatchSeen(epoch, peer, theirs, SITE))
+    view = process.core.view
+    peer = (view.rank + 1) % process.core.contact.world_size
+    process.hear(MismatchSeen(view.epoch, peer, theirs, SITE))
+
+
+def begun(process: "SimulatedProcess", signature: bytes, begin: Any = None) -> Thread:
+    """Begin a call, and wait until the core has a step for it."""
+    while True:
+        step = (begin or process.core.progress.begin)(signature, SITE)
+        if step is NextStep.WAIT:
+            yield None
+        elif isinstance(step, LogEntry) and step.signature != signature:
+            accuse(process, step.signature)
+        else:
+            return step
+
+
+def replay(process: "SimulatedProcess", again: Any, *arguments: Any) -> Thread:
+    """Return what the log holds to the user; hear the tracker first if the core wants it."""
+    yield from race(process)
+    while True:
+        outcome = again(*arguments, now=process.world.now)
+        if outcome is not Completion.CONFIRM_FIRST:
+            return outcome is Completion.DONE
+        process.sim.counters["heard first"] += 1
+        yield None
+
+
+def completed(
+    process: "SimulatedProcess",
+    at: tuple[int, Position],
+    entry: LogEntry,
+    value: Value,
+    *,
+    synchronising: bool = True,
+) -> Thread:
+    """Complete what was executed `at` an epoch and a position; None if the epoch has ended."""
+    epoch, position = at
+    done = yield from settle(
+        process,
+        lambda: process.core.progress.complete(
+            epoch, entry, synchronising=synchronising, now=process.world.now
+        )[0],
+    )
+    if not done:
+        return None
+    process.monitor.on_result(process, position, value, epoch=epoch)
+    process.point("completed")
+    return value
+
+
+def copied_to_holders(
+    process: "SimulatedProcess",
+    signature: bytes,
+    value: Value,
+    replicas: int,
+    base: int,
+    keep: Callable[[int, Value], bool],
+) -> Thread:
+    """Send the own value to each holder, keep the others'; a barrier proves that all have."""
+    core, size = process.core, process.core.contact.world_size
+    for distance in local_distances(size, replicas):
+        counts = (len(value),) * size
+        schedule = shift(core.view.keep_order, core.view.rank, distance, counts)
+        work = yield from run(process, schedule, signature, value, base)
+        if work is None or not keep(schedule.steps[0].recv_from, tuple(work)):
+            return False
+        process.point("copied")
+        base += STAGE
+    barrier = SimulatedCall(Kind.BARRIER)
+    return (yield from execute(process, barrier, signature, (), base)) is not None

@@ -10,16 +10,16 @@ from ftcomm.recovery.events import (
     MessagesLost,
     MessagesWanted,
 )
-from ftcomm.recovery.machine import Completion, WorkerState
+from ftcomm.recovery.machine import Completion
 from ftcomm.recovery.messages.message_exchange import MessageArrived
 from ftcomm.recovery.messages.sent_log import SentMessage
 from ftcomm_chaos.sim.worker.execution import SITE, Thread
+from ftcomm_chaos.sim.worker.parts import LOOKS_S, RankLink
 from ftcomm_chaos.sim.workload import SimulatedMessage
 
 if TYPE_CHECKING:
     from ftcomm_chaos.sim.worker.process import SimulatedProcess
 
-LOOKS_S = 0.02  # between two looks whether the source has sent more meanwhile
 WRITTEN_AT_ONCE = 0.5  # by the thread that sends, of large messages
 DIGEST_BYTES = 16
 
@@ -102,63 +102,31 @@ def _receive(process: "SimulatedProcess", message: SimulatedMessage) -> Thread:
         yield None
 
 
-class MessageLink:
+class MessageLink(RankLink):
     """A source's messages to one rank: asked for once, then sent as they are made."""
 
     def __init__(self, process: "SimulatedProcess", order: AskForMessages) -> None:
-        self.process, self.world, self.order = process, process.world, order
-        self.far = process.net.processes[process.core.view.members[order.source].port]
+        super().__init__(process, order.epoch, order.source)
+        self.order = order
         self._to = process.core.view.rank
         self._numbers = {tag: mark.number for tag, mark in order.marks}
         self._at = 0
-        self._over = self._is_writing = self._is_looking = False
+        self._is_writing = self._is_looking = False
 
-    @property
-    def _is_wanted(self) -> bool:
-        core = self.process.core
-        same = core.view.epoch == self.order.epoch
-        return not self._over and self.process.alive and same
-
-    def ask(self) -> None:
-        """The request reaches the source, or does not."""
-        if not self._is_wanted:
-            return
-        order = self.order
-        way = self.process.net.way(order.epoch, self.process, order.source)
-        if way is None:
-            self._lose("refused")
-        elif way.hurdle is not None:
-            self.world.after(self.process.sim.settings.detect_within, self._lose, "nothing comes")
-        elif self.far.core.view.epoch < order.epoch:
-            self.far.parked.append(self.ask)  # newer waits (rule R1)
-        else:
-            self._watch()  # first: the source may die when it is asked
-            self.far.deliver(self._begin)
-
-    def _watch(self) -> None:
-        """A process that has died or left the epoch ends the link."""
-        if not self._is_wanted:
-            return
-        if self.far.alive and self.far.core.view.epoch == self.order.epoch:
-            self.world.after(LOOKS_S, self._watch)
-        else:
-            self._lose("the link broke")
-
-    def _begin(self) -> None:
+    def _answer(self) -> None:
         order = self.order
         self.far.hear(MessagesClaimed(order.epoch, self._to, order.version, order.marks))
         self.far.feeds[self._to] = self
         self._serve()
 
+    def _lost(self, why: str) -> MessagesLost:
+        return MessagesLost(self.epoch, self.rank, why)
+
     @property
     def _may_serve(self) -> bool:
-        core, order = self.far.core, self.order
-        if not self._is_wanted or core.view.epoch != order.epoch:
-            return False
-        if core.view.state not in (WorkerState.RUNNING, WorkerState.CATCHING_UP):
-            return False
         # messages of a new version have a request of their own
-        return self.process.core.progress.position.version <= order.version
+        version = self.process.core.progress.position.version
+        return self._is_served and version <= self.order.version
 
     def write(self, message: SentMessage, content: str) -> None:
         """The thread that has just logged a message writes it, if it comes next."""
@@ -223,12 +191,6 @@ class MessageLink:
             return False
         direct.content = arrived.value
         return True
-
-    def _lose(self, why: str) -> None:
-        if self._is_wanted:
-            self._over = True
-            lost = MessagesLost(self.order.epoch, self.order.source, why)
-            self.world.after(self.world.transit(), self.process.deliver, self.process.hear, lost)
 
 
 def ask_for_messages(process: "SimulatedProcess", order: AskForMessages) -> None:

@@ -1,5 +1,6 @@
 """Links by which a simulated rank asks another for its part of a call, or for a rank's result."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -10,6 +11,7 @@ from ftcomm.recovery.copies.copy_store import ResultCopy
 from ftcomm.recovery.events import (
     CopyFetched,
     CopyLost,
+    Event,
     FetchCopies,
     FetchParts,
     PartFetched,
@@ -88,20 +90,13 @@ class CopyQuestion:
         return CopyLost(self.epoch, self.name, self.rank, why, is_gone)
 
 
-class PartLink:
-    """One question: asked once, answered as soon as the other rank can."""
+class RankLink(ABC):
+    """A link of one epoch by which a rank asks another once."""
 
-    def __init__(
-        self,
-        process: "SimulatedProcess",
-        question: Question,
-        then: Callable[[], object] = lambda: None,
-    ) -> None:
-        """`then` follows when the question has been answered."""
-        self._then = then
+    def __init__(self, process: "SimulatedProcess", epoch: int, rank: int) -> None:
         self.process, self.world = process, process.world
-        self.question, self.epoch, self.rank = question, question.epoch, question.rank
-        self.far = process.net.processes[process.core.view.members[self.rank].port]
+        self.epoch, self.rank = epoch, rank
+        self.far = process.net.processes[process.core.view.members[rank].port]
         self._over = False
 
     def ask(self) -> None:
@@ -123,6 +118,13 @@ class PartLink:
     def _is_wanted(self) -> bool:
         return not self._over and self.process.alive and self.process.core.view.epoch == self.epoch
 
+    @property
+    def _is_served(self) -> bool:
+        """True while the other rank can answer in this epoch."""
+        view = self.far.core.view
+        live = view.state in (WorkerState.RUNNING, WorkerState.CATCHING_UP)
+        return self._is_wanted and view.epoch == self.epoch and live
+
     def _watch(self) -> None:
         """A process that has died or left the epoch ends the link, also while it is asked."""
         if not self._is_wanted:
@@ -132,14 +134,42 @@ class PartLink:
         else:
             self._lose("the link broke")
 
+    def _lose(self, why: str) -> None:
+        if self._is_wanted:
+            self._hear(self._lost(why))
+
+    def _hear(self, event: Event) -> None:
+        self._over = True
+        self.world.after(self.world.transit(), self.process.deliver, self.process.hear, event)
+
+    @abstractmethod
+    def _answer(self) -> None:
+        """The other rank has the request."""
+
+    @abstractmethod
+    def _lost(self, why: str) -> Event:
+        """Nothing comes."""
+
+
+class PartLink(RankLink):
+    """One question: asked once, answered as soon as the other rank can."""
+
+    def __init__(
+        self,
+        process: "SimulatedProcess",
+        question: Question,
+        then: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`then` follows when the question has been answered."""
+        super().__init__(process, question.epoch, question.rank)
+        self._then = then
+        self.question = question
+
     def _answer(self) -> None:
         """The other rank looks into its log; while it has not come so far it looks again."""
-        core = self.far.core
-        if not self._is_wanted or core.view.epoch != self.epoch:
+        if not self._is_served:
             return
-        if core.view.state not in (WorkerState.RUNNING, WorkerState.CATCHING_UP):
-            return
-        answer = self.question.answer(core, self.process.core.view.rank)
+        answer = self.question.answer(self.far.core, self.process.core.view.rank)
         if answer is None:
             self.world.after(LOOKS_S, self.far.deliver, self._answer)
             return
@@ -148,13 +178,8 @@ class PartLink:
         self._hear(answer)
         self._then()
 
-    def _lose(self, why: str) -> None:
-        if self._is_wanted:
-            self._hear(self.question.lost(why))
-
-    def _hear(self, event: Answer) -> None:
-        self._over = True
-        self.world.after(self.world.transit(), self.process.deliver, self.process.hear, event)
+    def _lost(self, why: str) -> Event:
+        return self.question.lost(why)
 
 
 def fetch_parts(process: "SimulatedProcess", order: FetchParts) -> None:

@@ -6,31 +6,30 @@ steps, and None where the thread sleeps until it is woken.
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ftcomm.collectives.schedules.pairwise_exchange import shift
 from ftcomm.collectives.selection import synchronising
 from ftcomm.protocol.position import Position
-from ftcomm.protocol.signature import Kind, LogMode
+from ftcomm.protocol.signature import Kind
 from ftcomm.recovery.events import CheckpointMarked, Leaving, LinkDown, MismatchSeen, OwnCloseDone
-from ftcomm.recovery.machine import Checkpoint, Completion, NextStep, WorkerState
+from ftcomm.recovery.machine import Checkpoint, NextStep, WorkerState
 from ftcomm.recovery.recent_calls import NO_CALL
-from ftcomm.recovery.replica_placement import local_distances
 from ftcomm.recovery.result_log import LogEntry
 from ftcomm_chaos.sim.fault_injection import CutShort, Killed
-from ftcomm_chaos.sim.worker.contributed import contributed_call
-from ftcomm_chaos.sim.worker.copied import copied_call
 from ftcomm_chaos.sim.worker.execution import (
     SITE,
     STAGE,
     Thread,
     accuse,
+    begun,
+    completed,
+    copied_to_holders,
     execute,
-    race,
-    run,
+    replay,
     settle,
 )
 from ftcomm_chaos.sim.worker.messages import own_messages, pass_message
+from ftcomm_chaos.sim.worker.rank_results import rank_result_call
 from ftcomm_chaos.sim.workload import (
     CHECKPOINT,
     CLOSE,
@@ -67,7 +66,7 @@ def script(process: "SimulatedProcess") -> Thread:
             for index, call in enumerate(calls):
                 yield from _messages(process, version, index)
                 yield from _think(process)
-                body = BODIES[call.log]
+                body = _collective if call.is_whole else rank_result_call
                 result = yield from _called(process, functools.partial(body, process, call))
                 state = after_call(state, call, result)
             yield from _messages(process, version, len(calls))
@@ -148,21 +147,15 @@ def _think(process: "SimulatedProcess") -> Thread:
 def _collective(process: "SimulatedProcess", call: SimulatedCall) -> Thread:
     core, signature = process.core, _signature(process, call)
     while True:
+        step = yield from begun(process, signature)
         position = core.progress.position
-        step = core.progress.begin(signature, SITE)
-        if step is NextStep.WAIT:
-            yield None
-        elif isinstance(step, LogEntry):
-            if step.signature != signature:
-                accuse(process, core.view.epoch, step.signature)
-                continue
-            if (yield from _replay(process, core.progress.replay)):
-                process.monitor.on_result(process, position, step.value, epoch=None)
-                return step.value
-        else:
+        if not isinstance(step, LogEntry):
             value = yield from _attempt(process, call, signature, position)
             if value is not None:
                 return value
+        elif (yield from replay(process, core.progress.replay)):
+            process.monitor.on_result(process, position, step.value, epoch=None)
+            return step.value
 
 
 def _attempt(
@@ -175,40 +168,17 @@ def _attempt(
         return None
     value, sync = tuple(work), synchronising(call.kind)
     entry = LogEntry(signature, value, call.nbytes_of(value))
-    done = yield from settle(
-        process,
-        lambda: core.progress.complete(epoch, entry, synchronising=sync, now=process.world.now)[0],
-    )
-    if not done:
-        return None
-    process.monitor.on_result(process, position, value, epoch=epoch)
-    process.point("completed")
-    return value
-
-
-def _replay(process: "SimulatedProcess", replay: Any, *arguments: Any) -> Thread:
-    """Return what the log holds to the user; hear the tracker first if the core wants it."""
-    yield from race(process)
-    while True:
-        outcome = replay(*arguments, now=process.world.now)
-        if outcome is not Completion.CONFIRM_FIRST:
-            return outcome is Completion.DONE
-        process.sim.counters["heard first"] += 1
-        yield None
+    return (yield from completed(process, (epoch, position), entry, value, synchronising=sync))
 
 
 def _load(process: "SimulatedProcess") -> Thread:
     core, progress = process.core, process.core.progress
     while True:
-        step = core.progress.begin_load(LOAD.signature, SITE)
+        step = yield from begun(process, LOAD.signature, core.progress.begin_load)
         position, epoch = core.progress.position, core.view.epoch
-        if step is NextStep.WAIT:
-            yield None
-        elif isinstance(step, Checkpoint):
-            if (yield from _replay(process, core.progress.replay_load, step)):
+        if isinstance(step, Checkpoint):
+            if (yield from replay(process, core.progress.replay_load, step)):
                 return _loaded(process, position, step.version, step.value, None)
-        elif isinstance(step, LogEntry):
-            accuse(process, epoch, step.signature)
         else:
             process.point("entered")
             default = SimulatedCall(Kind.BROADCAST, 1, 0)
@@ -259,7 +229,7 @@ def _checkpoint(process: "SimulatedProcess", state: int, local: int) -> Thread:
         if step is NextStep.WAIT:
             yield None
         elif isinstance(step, LogEntry):
-            accuse(process, core.view.epoch, step.signature)
+            accuse(process, step.signature)
         else:
             yield from _agree(process, digest, local if keeps else None)
     process.monitor.on_checkpoint(process, position, version)
@@ -331,21 +301,12 @@ def _mark(process: "SimulatedProcess") -> int | None:
 
 
 def _copy_locals(process: "SimulatedProcess", local: int, signature: bytes, epoch: int) -> Thread:
-    """Send the own state to each holder, keep the others'; a barrier proves that all have."""
-    core, size = process.core, process.core.contact.world_size
-    base = STAGE
-    for distance in local_distances(size, core.contact.limits.local_replicas):
-        schedule = shift(core.view.keep_order, core.view.rank, distance, (1,) * size)
-        work = yield from run(process, schedule, signature, (local,), base)
-        sender = schedule.steps[0].recv_from
-        version = core.progress.position.version + 1
-        if work is None or not core.progress.keep_local(epoch, version, sender, work[0]):
-            return False
-        process.point("copied")
-        base += STAGE
-    return (
-        yield from execute(process, SimulatedCall(Kind.BARRIER), signature, (), base)
-    ) is not None
+    core = process.core
+    version = core.progress.position.version + 1
+    return copied_to_holders(
+        process, signature, (local,), core.contact.limits.local_replicas, STAGE,
+        lambda owner, theirs: core.progress.keep_local(epoch, version, owner, theirs[0]),
+    )  # fmt: skip
 
 
 def _close(process: "SimulatedProcess") -> Thread:
@@ -358,9 +319,9 @@ def _close(process: "SimulatedProcess") -> Thread:
             yield None
         elif isinstance(step, LogEntry):
             if step.signature != CLOSE.signature:
-                accuse(process, core.view.epoch, step.signature)
+                accuse(process, step.signature)
                 continue
-            if (yield from _replay(process, core.progress.replay_close)):
+            if (yield from replay(process, core.progress.replay_close)):
                 process.monitor.on_result(process, position, (), epoch=None)
         else:
             process.point("entered")
@@ -393,10 +354,3 @@ def _is_odd(process: "SimulatedProcess") -> bool:
         return False
     process.sim.counters["odd calls"] += 1
     return True
-
-
-BODIES = {
-    LogMode.WHOLE: _collective,
-    LogMode.CONTRIBUTIONS: contributed_call,
-    LogMode.COPIES: copied_call,
-}

@@ -19,7 +19,7 @@ from ftcomm_tracker.core.reporting.status import (
     standby_line,
     standby_needs,
 )
-from ftcomm_tracker.core.reporting.text_table import MAX_ROWS, read_texts
+from ftcomm_tracker.core.reporting.text_table import MAX_ROWS, texts_by_kind
 
 Row = Mapping[str, Any]
 Facts = dict[str, Any]  # that a text names in braces
@@ -158,7 +158,7 @@ class Diagnosis:
     todo: str = ""
 
 
-RULES = read_texts(TEXTS)
+RULES = texts_by_kind(TEXTS)
 RULES["silent_link"] = RULES["exchanging"]
 
 

@@ -31,7 +31,7 @@ class TextRow:
         return self.what.format(**facts), evidence, next(_known(self.todo, facts), "")
 
 
-def read_texts(table: str) -> dict[str, TextRow]:
+def texts_by_kind(table: str) -> dict[str, TextRow]:
     """The texts by kind."""
     texts = {}
     for block in re.split(r"\n(?=\w)", table.strip()):

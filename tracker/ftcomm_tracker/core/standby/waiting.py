@@ -66,7 +66,7 @@ def hear_store(group: GroupState, rebuild: Rebuild, event: StoreSeen | Claimed) 
     match event:
         case StoreSeen():
             if event.leader != standby.leader:
-                standby.leader, standby.leader_since = event.leader, group.now
+                standby.leader = event.leader
                 if event.leader:
                     group.note("info", f"{event.leader} leads the job; this tracker waits")
             was_silent, standby.now_us = standby.is_silent, event.now_us

@@ -45,7 +45,6 @@ class Standby:
         chain: the store's records when they were read last; None before.
         now_us: the time of that, in microseconds.
         leader: the process that beats in the store, in words; empty for none.
-        leader_since: when that was seen first.
         is_silent: no process beats there any more, nor puts records.
         length: the highest number of records that was read.
         grown_at: when there were more than before.
@@ -62,7 +61,6 @@ class Standby:
     chain: ChainFacts | None = None
     now_us: int = 0
     leader: str = ""
-    leader_since: float = 0.0
     is_silent: bool = False
     length: int = 0
     grown_at: float = float("-inf")

@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from ftcomm_chaos.mutants.mutant import Mutant, apply, copy_tree, misplaced
-from ftcomm_chaos.mutants.suites import FOUND, name_of, run_layer, run_unmutated
+from tests.mutants.mutant import Mutant, apply, copy_tree, misplaced
+from tests.mutants.suites import FOUND, name_of, run_layer, run_unmutated
 
 # The mutant broke the program, not a rule.
 CRASHED = re.compile(

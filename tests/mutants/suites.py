@@ -97,7 +97,7 @@ def _run(arguments: list[str], tree: Path) -> tuple[int, str]:
     paths = [str(tree), str(tree / "tracker"), str(tree / "chaos")]
     environment = {"PATH": os.defpath, "PYTHONPATH": os.pathsep.join(paths), "PYTHONHASHSEED": "0"}
     environment["TMPDIR"] = str(tree)  # what a broken job leaves behind goes with the copy
-    with subprocess.Popen(  # noqa: S603 - our own interpreter on our own files
+    with subprocess.Popen(
         [sys.executable, "-m", *arguments],
         cwd=tree,
         env=environment,

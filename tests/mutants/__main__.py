@@ -1,12 +1,12 @@
-"""``python -m ftcomm_chaos.mutants [NAME...]``: the gate as a command."""
+"""``python -m tests.mutants [NAME...]``: the gate as a command."""
 
 import argparse
 import json
 import sys
 from dataclasses import asdict
 
-from ftcomm_chaos.mutants.mutant import Mutant, all_mutants, files_changed_since
-from ftcomm_chaos.mutants.run import MutantResult, check_all, check_unmutated
+from tests.mutants.mutant import Mutant, all_mutants, files_changed_since
+from tests.mutants.run import MutantResult, check_all, check_unmutated
 
 
 def main(arguments: list[str]) -> int:
@@ -44,9 +44,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m ftcomm_chaos.mutants", description=main.__doc__
-    )
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=main.__doc__)
     parser.add_argument("names", nargs="*", help="mutants; without any, all")
     parser.add_argument(
         "--changed", default="", metavar="COMMIT", help="only those in files that differ from it"

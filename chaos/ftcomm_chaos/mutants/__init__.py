@@ -1,1 +1,0 @@
-"""Mutation testing: each mutant must be caught by its suite."""
