@@ -36,9 +36,10 @@ from ftcomm.collectives.schedules.rooted import direct_gather, direct_scatter, r
 from ftcomm.collectives.schedules.schedule import Schedule, block_bounds
 from ftcomm.config.environment import WORKER_VARIABLES
 from ftcomm.config.job_settings import SETTINGS
-from ftcomm.protocol.document import message_table, record_table
+from ftcomm.protocol.codec import SCHEMAS
+from ftcomm.protocol.schema import Bool, Bytes, Field, Int, Many, Maybe, Pair, Record, Text
 from ftcomm.protocol.signature import Algorithm
-from ftcomm.recovery.diagram import state_diagram
+from ftcomm.recovery.states import TRANSITIONS, WorkerState
 from ftcomm_chaos.checkers import rule_table
 from ftcomm_chaos.runner.fault_plan import kinds_table
 from ftcomm_tracker.cli.exit_codes import error_classes, exit_code_table
@@ -104,6 +105,77 @@ def worker_setting_table() -> str:
     """Variables that belong to one process."""
     rows = [f"| `{name}` | {meaning} |" for name, meaning in WORKER_VARIABLES.items()]
     return "\n".join(["| variable | meaning (default) |", "|---|---|", *rows])
+
+
+def describe(field: Field) -> str:
+    """One field kind in a few words."""
+    match field:
+        case Int(lo=0, hi=4294967295):
+            return "u32"
+        case Int(lo=lo, hi=hi):
+            return f"{lo}..{hi}"
+        case Bool():
+            return "bool"
+        case Text(limit=limit, cut=cut):
+            return f"text ≤ {limit} B" + (", cut" if cut else "")
+        case Bytes(limit=limit):
+            return f"bytes ≤ {limit}"
+        case Many(item=item, limit=limit):
+            return f"≤ {limit} of ({describe(item)})"
+        case Pair(item=item):
+            return f"pair of {describe(item)}"
+        case Maybe(item=item):
+            return f"{describe(item)} or nil"
+        case Record(name=name):
+            return name
+    raise AssertionError(f"undescribed field kind {field!r}")
+
+
+def message_table() -> str:
+    """Every control message: code, name, fields in order."""
+    rows = [f"| {code} | `{record.name}` | {_fields(record)} |" for code, record in SCHEMAS.items()]
+    return "\n".join(["| code | control message | fields |", "|---|---|---|", *rows])
+
+
+def record_table() -> str:
+    """Every record in a field of a control message."""
+    found: dict[str, Record] = {}
+    for record in SCHEMAS.values():
+        _collect(record, found)
+    rows = [f"| `{name}` | {_fields(found[name])} |" for name in sorted(found)]
+    return "\n".join(["| record | fields |", "|---|---|", *rows])
+
+
+def _fields(record: Record) -> str:
+    return ", ".join(f"`{name}` {describe(kind)}" for name, kind in record.fields.items()) or "none"
+
+
+def _collect(field: Field, found: dict[str, Record]) -> None:
+    """Add the records inside `field`, at any depth."""
+    match field:
+        case Record(fields=fields):
+            for kind in fields.values():
+                if isinstance(kind, Record):
+                    found[kind.name] = kind
+                _collect(kind, found)
+        case Many(item=item) | Maybe(item=item):
+            if isinstance(item, Record):
+                found[item.name] = item
+            _collect(item, found)
+
+
+def state_diagram() -> str:
+    """The edges of `TRANSITIONS` as a Mermaid state diagram; causes of one edge share a line."""
+    causes: dict[tuple[WorkerState, WorkerState], list[str]] = {}
+    for source, cause, target in TRANSITIONS:
+        causes.setdefault((source, target), []).append(cause)
+    edges = [
+        f"    {source.value} --> {target.value}: {', '.join(several)}"
+        for (source, target), several in causes.items()
+    ]
+    first = TRANSITIONS[0][0].value
+    ends = [f"    {state.value} --> [*]" for state in (WorkerState.FINISHED, WorkerState.FAILED)]
+    return "\n".join(["stateDiagram-v2", f"    [*] --> {first}", *edges, *ends])
 
 
 def _diagram() -> str:

@@ -27,17 +27,14 @@ class CallLock:
     """Excludes other threads, and calls inside of a call; never waits.
 
     It is released by ``del lock.holder[0]``.
-
-    Attributes:
-        holder: empty, or who has it under 0.
-        barred: the number of a thread that never gets it, 0 for none.
     """
 
     __slots__ = ("barred", "holder")
 
     def __init__(self) -> None:
-        self.barred = 0
-        self.holder: dict[int, Holder] = {}  # whose setdefault is atomic
+        self.barred = 0  # the number of a thread that never gets it, 0 for none
+        # Empty, or who has it under 0; its setdefault is atomic.
+        self.holder: dict[int, Holder] = {}
 
     def take(self) -> bool:
         """For a call of this thread; False if another call has it."""

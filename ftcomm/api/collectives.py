@@ -113,12 +113,16 @@ class CollectiveCalls:
         options = self._build.rooted(options)
         obj = obj if self._rank == options.root else None
         request = self._build.broadcast_object(obj, options.root, call_site())
-        return self._build.submitted(Kind.BROADCAST_OBJECT, request, _own_copy, options)
+        return self._build.submitted(
+            Kind.BROADCAST_OBJECT, request, lambda stored: unpack_object(stored.flat), options
+        )
 
     def allgather_object(self, obj: Any, options: CallOptions) -> Submission[list[Any]]:
         """An allgather of objects, which are packed now."""
         request = self._build.allgather_object(obj, call_site())
-        return self._build.submitted(Kind.ALLGATHER_OBJECT, request, _own_copies, options)
+        return self._build.submitted(
+            Kind.ALLGATHER_OBJECT, request, lambda stored: list(unpack_items(stored.flat)), options
+        )
 
     def barrier(self, options: CallOptions) -> Submission[None]:
         """A barrier."""
@@ -136,11 +140,3 @@ def _opened(opened: OpenBroadcast, out: Result | None) -> OpenBroadcast:
         return request
 
     return replace(opened, make=make, check=fits(out))
-
-
-def _own_copy(stored: LoggedResult) -> Any:
-    return unpack_object(stored.flat)
-
-
-def _own_copies(stored: LoggedResult) -> list[Any]:
-    return list(unpack_items(stored.flat))

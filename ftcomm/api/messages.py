@@ -27,6 +27,7 @@ from ftcomm.requests.message_request import (
     received,
 )
 from ftcomm.requests.object_payload import unpack_object
+from ftcomm.requests.request import anything
 
 passes_on(__file__)
 
@@ -83,7 +84,7 @@ class MessageCalls:
         model = like if out is None else out
         form = self._forms.to_receive(source, tag, call_site(), model)
         place = out if out is not None and out.flags.c_contiguous and out.dtype.isnative else None
-        return Receive(form, deadline, _received_into(out), place)
+        return Receive(form, deadline, lambda value: received(value, out), place)
 
     def receive_object(self, source: int, tag: Tag, deadline: Duration | None) -> Receive:
         """A receive of an object."""
@@ -105,7 +106,7 @@ class MessageCalls:
         self._admit("probe()")
         source = self._forms.peer(source, "source")
         what = f"probe(source={source}, tag={tag!r})"
-        form = ReceiveForm(what, source, packed_tag(tag), call_site(), _anything)
+        form = ReceiveForm(what, source, packed_tag(tag), call_site(), anything)
         found: MessageInfo = self.wait(Receive(form, deadline, _info, is_probe=True))
         return found
 
@@ -246,14 +247,6 @@ class MessageCalls:
         )
 
 
-def _anything(_: MessageValue) -> None:
-    """Any message will do."""
-
-
 def _info(value: MessageValue) -> MessageInfo:
     stored, is_object = value.stored, value.is_object
     return MessageInfo(stored.flat.dtype, stored.shape, stored.flat.nbytes, is_object)
-
-
-def _received_into(out: Result | None) -> Callable[[MessageValue], Any]:
-    return lambda value: received(value, out)

@@ -23,26 +23,6 @@ from ftcomm.config.setting_kinds import between, number, one_of
 from ftcomm.errors import ConfigError
 from ftcomm.protocol.field_types import MAX_NAME
 
-__all__ = [
-    "JOINED",
-    "VARIABLES",
-    "WILDCARDS",
-    "WORKER_VARIABLES",
-    "JobSettings",
-    "WorkerOptions",
-    "job_settings",
-    "jobs_folder",
-    "joined_note",
-    "parse_address",
-    "parse_endpoint",
-    "process_environment",
-    "read_token",
-    "variable_table",
-    "wants_whole_lines",
-    "with_prompt_output",
-    "write_joined_note",
-]
-
 MIN_TOKEN_CHARS = 64  # hex characters: 256 bits
 MAX_TOKEN_CHARS = 1024  # a token file is one line, not a document
 CONNECT_WITHIN_S: Final = 60.0  # a tracker that is started with its workers, and not up yet
@@ -131,19 +111,15 @@ class WorkerOptions:
     asked: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
-        if self.worker_id is not None and not _is_name(self.worker_id):
-            raise ConfigError(
-                f"FTCOMM_WORKER_ID is {self.worker_id!r}, must be 1 to {MAX_NAME} bytes of"
-                " printable text"
-            )
-        if self.host is not None and not _is_name(self.host):
-            raise ConfigError(
-                f"FTCOMM_HOST is {self.host!r}, must be 1 to {MAX_NAME} bytes of printable text"
-            )
-        if self.zone and not _is_name(self.zone):
-            raise ConfigError(
-                f"FTCOMM_ZONE is {self.zone!r}, must be at most {MAX_NAME} bytes of printable text"
-            )
+        for name, text, least in (
+            ("WORKER_ID", self.worker_id, "1 to"),
+            ("HOST", self.host, "1 to"),
+            ("ZONE", self.zone or None, "at most"),
+        ):
+            if text is not None and not _is_name(text):
+                raise ConfigError(
+                    f"FTCOMM_{name} is {text!r}, must be {least} {MAX_NAME} bytes of printable text"
+                )
         for name, text in (("BIND", self.bind), ("ADVERTISE", self.advertise)):
             if text is not None:
                 parse_endpoint(text, name=f"FTCOMM_{name}")
@@ -389,12 +365,6 @@ def _read_file(path: str | Path, most: int) -> tuple[int, bytes]:
         return mode, os.read(file, most + 1)
     finally:
         os.close(file)
-
-
-def variable_table() -> str:
-    """All environment variables as a Markdown table, for the documentation."""
-    rows = [f"| `{name}` | {text} |" for name, text in VARIABLES.items()]
-    return "\n".join(["| variable | meaning (default) |", "|---|---|", *rows])
 
 
 def _or_process(environ: Mapping[str, str] | None) -> Mapping[str, str]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import trio
 
-from ftcomm.config.environment import JobSettings
+from ftcomm.config.job_settings import JobSettings
 from ftcomm.config.memory_limits import memory_limit
 from ftcomm.control.background import BackgroundError, run_in_background
 from ftcomm.control.durable_tasks import DurableTasks
@@ -219,7 +219,7 @@ class Driver:
                 case Wake():
                     self.hub.wake.set()
                     self.hub.let_messages_move()
-                    self.hub.receives.look(self._want_messages)
+                    self.hub.receives.look(lambda source: self.apply(MessagesWanted(source)))
                 case Discard(values):
                     with self.hub.lock:
                         for value in values:
@@ -247,9 +247,6 @@ class Driver:
             is_new = self.hub.core.messages.arrive(message)
         if is_new:
             self.hub.receives.arrived(message.source, message.tag)
-
-    def _want_messages(self, source: int) -> None:
-        self.apply(MessagesWanted(source))
 
     def cut(self) -> None:
         """End the control connection; the next address is dialled."""

@@ -17,7 +17,8 @@ from typing import NamedTuple
 import trio
 
 from ftcomm.config.deadline import Limit, QueuedLimit
-from ftcomm.config.environment import JobSettings, WorkerOptions
+from ftcomm.config.environment import WorkerOptions
+from ftcomm.config.job_settings import JobSettings
 from ftcomm.control.changes import Changes
 from ftcomm.control.messages.feed import Feed
 from ftcomm.control.messages.intake import Intake
@@ -57,10 +58,6 @@ class Recovered:
             self.corrupted += 1
 
 
-def _no_limit() -> None:
-    """No call waits for its turn."""
-
-
 class CompleteCall(NamedTuple):
     """A call that is complete here and has yet to return."""
 
@@ -78,63 +75,54 @@ class Deadline(NamedTuple):
 
 
 class Hub:
-    """State shared by the two threads of one communicator.
-
-    Attributes:
-        lock: held around every use of `core`, `links` and `pool`.
-        messages_move: told when messages that were held up for a cut may go on, or never will.
-        core: the recovery machine.
-        links: data links of the present epoch by rank; made by the control thread, used by the
-            user's, which alone closes them.
-        retired: links of older epochs, shut down, to be closed by the user's thread.
-        shared_window: of the present epoch, once all ranks have joined it.
-        planned_at: monotonic time at which the present epoch's plan was taken.
-        caught_up_at: monotonic time at which its fetches had ended.
-        recovered: what was recovered so far.
-        digest: what the job's setting `checksum` names, None for none.
-        deadline: of the user's call that is running, None without one.
-        queued_limit: returns the first limit of the calls that wait for their turn.
-        late_parts: since when a rank says that it has yet to make the call of which this one needs
-            its part; for the control thread alone.
-        receives: receives of messages that wait.
-        intakes: links of this epoch by which messages come, by source, where any thread may read.
-        feeds: links by which messages go, by destination; under the lock.
-        message_links: those of intakes and feeds; changed by the control thread alone.
-        recorder: of this process's history, None where none is asked for.
-        causes_told: what keeps links from sharing memory and was said in the log; once is enough.
-    """
+    """State shared by the two threads of one communicator."""
 
     def __init__(self, core: WorkerMachine, options: WorkerOptions, token: bytes) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.Lock()  # held around every use of `core`, `links` and `pool`
+        # Told when messages that were held up for a cut may go on, or never will.
         self.messages_move = Changes(self.lock)
-        self.core = core
+        self.core = core  # the recovery machine
         self.options = options
         self.token = token
         self.settings = JobSettings()
-        self.digest: Digest | None = None
+        self.digest: Digest | None = None  # what the job's setting `checksum` names, None for none
         self.wake = Waker()
         self.interrupt = Waker()
         self._poll = select.poll()
         self._poll.register(self.wake.fd, select.POLLIN)
+        # Data links of the present epoch by rank; made by the control thread, used by the user's,
+        # which alone closes them.
         self.links: dict[int, Link] = {}
+        # Links of older epochs, shut down, to be closed by the user's thread.
         self.retired: list[Link] = []
+        # Since when a rank says that it has yet to make the call of which this one needs its part;
+        # for the control thread alone.
         self.late_parts: dict[int, float] = {}
+        # Of the present epoch, once all ranks have joined it.
         self.shared_window: SharedWindow | None = None
         self.pool = Pool()
         self.progress = WaitProgress()
         self.context = LogContext()
         self.log = JobLogger(self.context)
+        # Monotonic times at which the present epoch's plan was taken, and its fetches had ended.
         self.planned_at = self.caught_up_at = time.monotonic()
+        # Of the user's call that is running, None without one.
         self.deadline: Deadline | None = None
-        self.queued_limit: Callable[[], QueuedLimit | None] = _no_limit
-        self.recovered = Recovered()
-        self.receives = PostedReceives(core, self.lock)
+        # Returns the first limit of the calls that wait for their turn.
+        self.queued_limit: Callable[[], QueuedLimit | None] = lambda: None
+        self.recovered = Recovered()  # what was recovered so far
+        self.receives = PostedReceives(core, self.lock)  # receives of messages that wait
+        # Links of this epoch by which messages come, by source, where any thread may read.
         self.intakes: dict[int, Intake] = {}
+        # Links by which messages go, by destination; under the lock.
         self.feeds: dict[int, Feed] = {}
+        # Those of intakes and feeds; changed by the control thread alone.
         self.message_links: set[Link] = set()
         self.log_bytes: Callable[[], int] = int  # of the results that the communicator keeps
         self.faults: FaultInjector | None = None
+        # Of this process's history, None where none is asked for.
         self.recorder: Recorder | None = None
+        # What keeps links from sharing memory and was said in the log; once is enough.
         self.causes_told: set[str] = set()
         self.control_sockets: set[trio.socket.SocketType] = set()
         abandon_in_children(self)

@@ -50,9 +50,6 @@ class BucketCalls(Protocol):
     def begin(self, key: str) -> Upload:
         """Begin an object in parts."""
 
-    def size(self, key: str) -> int:
-        """Size of an object in bytes; NoSuchKeyError if there is none."""
-
     def read(self, key: str, offset: int, nbytes: int | None) -> bytes:
         """Bytes of an object, to its end if `nbytes` is None; NoSuchKeyError if there is none."""
 
@@ -64,11 +61,3 @@ class BucketCalls(Protocol):
 
     def abort_older(self, prefix: str, age_s: float) -> int:
         """Abort the uploads below `prefix` that began more than `age_s` ago; return how many."""
-
-
-def size_of(listed: list[tuple[str, int]], key: str) -> int:
-    """Size of the object `key` among those that were listed; raises NoSuchKeyError."""
-    for found, nbytes in listed:
-        if found == key:
-            return nbytes
-    raise NoSuchKeyError(key)

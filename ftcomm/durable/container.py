@@ -19,7 +19,7 @@ import hashlib
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated
 
 from ftcomm.durable.store import Buffer, DamagedObjectError, Store
 from ftcomm.errors import ConfigError, ProtocolError
@@ -38,6 +38,9 @@ from ftcomm.protocol.msgpack_reader import Reader, pack
 from ftcomm.protocol.position import Version
 from ftcomm.protocol.schema import AtMost, record_of
 
+if TYPE_CHECKING:
+    import xxhash
+
 MAGIC = b"FTDATA\0\0"
 FORMAT = 1
 ALIGNMENT = 4096
@@ -45,6 +48,7 @@ HEADER_DIGEST_BYTES = 16
 MAX_ENTRIES = 65_536  # results of one prelude
 MAX_HEADER_BYTES = 32 << 20
 CHUNK_BYTES = 8 << 20  # of raw bytes that are digested, written or read at once
+ALGORITHM = "xxh3-128"  # ten times as fast as blake2b
 _START = struct.Struct("<8sII")
 
 
@@ -88,36 +92,13 @@ class ContainerHeader:
     entries: Annotated[tuple[Entry, ...], AtMost(MAX_ENTRIES)] = ()
 
 
-class Digest(Protocol):
-    """A digest that is fed piece by piece."""
-
-    def update(self, data: Any, /) -> None:
-        """Take more bytes."""
-
-    def digest(self) -> bytes:
-        """Digest of all that was taken."""
-
-
-def _blake2b() -> Digest:
-    return hashlib.blake2b(digest_size=16)
-
-
-def _xxh3() -> Digest:
+def new_digest(algorithm: str) -> "xxhash.xxh3_128":
+    """A digest to feed; raises ConfigError."""
     import xxhash  # noqa: PLC0415 - the tracker's start does not need it
 
-    found: Digest = xxhash.xxh3_128()
-    return found
-
-
-ALGORITHM = "xxh3-128"  # to write with; ten times as fast as the other
-ALGORITHMS: dict[str, Callable[[], Digest]] = {ALGORITHM: _xxh3, "blake2b-128": _blake2b}
-
-
-def new_digest(algorithm: str) -> Digest:
-    """A digest to feed; raises ConfigError."""
-    if algorithm not in ALGORITHMS:
+    if algorithm != ALGORITHM:
         raise ConfigError(f"digest {algorithm[:40]!r} is not known to this ftcomm")
-    return ALGORITHMS[algorithm]()
+    return xxhash.xxh3_128()
 
 
 def digest_of(parts: Sequence[Buffer], algorithm: str) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 
 import fsspec
 
-from ftcomm.durable.bucket_calls import BucketError, NoSuchKeyError, size_of
+from ftcomm.durable.bucket_calls import BucketError, NoSuchKeyError
 from ftcomm.durable.store import Buffer
 
 
@@ -34,10 +34,6 @@ class FsspecBucket:
         """See `BucketCalls.begin`."""
         with _translated(), _in_a_bucket():
             return FsspecUpload(self._files.open(self._path(key), "wb"))
-
-    def size(self, key: str) -> int:
-        """See `BucketCalls.size`."""
-        return size_of(self.list(key), key)
 
     def read(self, key: str, offset: int, nbytes: int | None) -> bytes:
         """See `BucketCalls.read`."""

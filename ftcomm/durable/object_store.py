@@ -143,11 +143,8 @@ class ObjectStore:
         try:
             self._again(name, finish)
         except NoSuchKeyError:  # the reply of a first try was lost: is the object there?
-            try:
-                found = self._again(name, lambda: self._bucket.size(key))[0]
-            except NoSuchKeyError:
-                found = -1
-            if found != nbytes:
+            found = dict(self._again(name, lambda: self._bucket.list(key))[0])
+            if found.get(key) != nbytes:
                 raise self._aborted(name) from None
 
     def _aborted(self, name: str) -> StoreError:

@@ -18,7 +18,7 @@ import botocore.exceptions
 import s3fs
 from fsspec.asyn import sync
 
-from ftcomm.durable.bucket_calls import NO_RANGE, BucketError, NoSuchKeyError, size_of
+from ftcomm.durable.bucket_calls import NO_RANGE, BucketError, NoSuchKeyError
 from ftcomm.durable.store import Buffer
 
 CONNECT_LIMIT_S = 10.0
@@ -108,10 +108,6 @@ class S3Bucket:
         """See `BucketCalls.begin`: a multipart upload."""
         answer = self.call("create_multipart_upload", Key=key)
         return S3Upload(self, key, str(_part(answer, "UploadId")))
-
-    def size(self, key: str) -> int:
-        """See `BucketCalls.size`."""
-        return size_of(self.list(key), key)
 
     def read(self, key: str, offset: int, nbytes: int | None) -> bytes:
         """See `BucketCalls.read`."""

@@ -7,7 +7,7 @@ import numpy as np
 
 from ftcomm.collectives.dtypes import AnyDtype
 from ftcomm.config.deadline import Limit, QueuedLimit
-from ftcomm.config.environment import JobSettings
+from ftcomm.config.job_settings import JobSettings
 from ftcomm.control.hub import Recovered
 from ftcomm.errors import FtcommError
 from ftcomm.memory.pool import Array, LoggedResult
@@ -57,9 +57,6 @@ class SingleProcessEngine:
 
     def report_queue(self, earliest: Callable[[], QueuedLimit | None]) -> None:
         """Do nothing: no call here waits for another rank."""
-
-    def wait_until_member(self) -> None:
-        """There is nobody to wait for."""
 
     def persistent(self, form: CollectiveSpec) -> None:
         """Nothing is sent that could be sent in fewer steps."""

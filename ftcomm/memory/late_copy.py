@@ -9,17 +9,14 @@ PIECE_BYTES = 1 << 18  # so long the kernel can take no more of the message
 
 
 class LateCopy:
-    """The copy of one message, for the thread that sends it.
-
-    Attributes:
-        original: the message in the user's memory. No other thread may read it, since the user may
-            write to it when the call returns.
-    """
+    """The copy of one message, for the thread that sends it."""
 
     __slots__ = ("_at", "_room", "_source", "_to", "original")
 
     def __init__(self, original: MessageValue, room: Array) -> None:
         """`room` has as many elements as the message, of the same dtype."""
+        # In the user's memory: no other thread may read it, since the user may write to it when the
+        # call returns.
         self.original, self._room = original, room
         self._source, self._to = original.stored.flat.view(np.uint8), room.view(np.uint8)
         self._at = 0

@@ -9,83 +9,14 @@ and so is everything after it.
 import struct
 
 from ftcomm.errors import ProtocolError
-from ftcomm.protocol.durable.store_messages import (
-    Marked,
-    MarkVersion,
-    ObjectWritten,
-    Restore,
-    RestoreFailed,
-    VersionDurable,
-    VersionGivenUp,
-    WriteFailed,
-    WriteObjects,
-)
+from ftcomm.protocol import link_messages, messages, operator_messages
+from ftcomm.protocol.durable import store_messages
 from ftcomm.protocol.field_types import MAX_CONTROL_FRAME
-from ftcomm.protocol.link_messages import (
-    CopyItem,
-    CopyRequest,
-    FetchEnd,
-    FetchItem,
-    FetchRequest,
-    FetchWait,
-    MessageItem,
-    MessageRequest,
-    PartItem,
-    PartRequest,
-    Relayed,
-    Sharing,
-)
 from ftcomm.protocol.message_splitting import Joiner, split
-from ftcomm.protocol.messages import (
-    AllClosed,
-    AskCalls,
-    AskRoster,
-    Calls,
-    Closed,
-    ControlMessage,
-    FatalDecision,
-    FatalReport,
-    Fenced,
-    Fetched,
-    Frame,
-    Heartbeat,
-    HeartbeatAck,
-    Hello,
-    KnownRoster,
-    Leave,
-    Leaves,
-    MemberDelta,
-    Mismatch,
-    More,
-    Plan,
-    Refused,
-    Report,
-    Resumed,
-    Revoke,
-    Settled,
-    Suspect,
-    Welcome,
-)
+from ftcomm.protocol.messages import ControlMessage, Frame
 from ftcomm.protocol.msgpack_reader import Plain, Reader, pack
-from ftcomm.protocol.operator_messages import (
-    DeathNotice,
-    DialBack,
-    DialedBack,
-    Done,
-    GivenUpNotice,
-    KillOrder,
-    KillReply,
-    KillRequest,
-    LivenessAssertion,
-    StatusReply,
-    StatusRequest,
-    StopRequest,
-    SupersededNotice,
-    WorkerStatusReply,
-    WorkerStatusRequest,
-)
 from ftcomm.protocol.schema import record_of
-from ftcomm.protocol.spares.prefetch_messages import Prefetch, Prefetched
+from ftcomm.protocol.spares import prefetch_messages
 
 _LENGTH = struct.Struct(">I")
 LENGTH_BYTES = _LENGTH.size
@@ -93,82 +24,82 @@ READ_BYTES = 64 * 1024  # many control messages; a larger one takes several read
 
 MESSAGES: dict[int, type] = {
     # worker to tracker
-    1: Hello,
-    2: Report,
-    3: Heartbeat,
-    4: Suspect,
-    5: Mismatch,
-    6: Fetched,
-    7: Resumed,
-    8: Closed,
-    9: Leave,
-    10: FatalReport,
-    11: Calls,
-    12: Leaves,
-    13: KnownRoster,
-    14: Prefetched,
+    1: messages.Hello,
+    2: messages.Report,
+    3: messages.Heartbeat,
+    4: messages.Suspect,
+    5: messages.Mismatch,
+    6: messages.Fetched,
+    7: messages.Resumed,
+    8: messages.Closed,
+    9: messages.Leave,
+    10: messages.FatalReport,
+    11: messages.Calls,
+    12: messages.Leaves,
+    13: messages.KnownRoster,
+    14: prefetch_messages.Prefetched,
     # tracker to worker
-    16: Welcome,
-    17: Refused,
-    18: Revoke,
-    19: Plan,
-    20: Settled,
-    21: HeartbeatAck,
-    22: FatalDecision,
-    23: Fenced,
-    24: AllClosed,
-    25: MemberDelta,
-    26: AskCalls,
-    27: AskRoster,
-    28: Prefetch,
+    16: messages.Welcome,
+    17: messages.Refused,
+    18: messages.Revoke,
+    19: messages.Plan,
+    20: messages.Settled,
+    21: messages.HeartbeatAck,
+    22: messages.FatalDecision,
+    23: messages.Fenced,
+    24: messages.AllClosed,
+    25: messages.MemberDelta,
+    26: messages.AskCalls,
+    27: messages.AskRoster,
+    28: prefetch_messages.Prefetch,
     # operators
-    32: StatusRequest,
-    33: StatusReply,
-    34: StopRequest,
-    35: Done,
-    36: WorkerStatusRequest,
-    37: WorkerStatusReply,
-    38: LivenessAssertion,
-    39: GivenUpNotice,
-    40: DialBack,
-    41: DialedBack,
-    42: DeathNotice,
-    43: KillRequest,
-    44: KillReply,
-    45: KillOrder,
-    46: SupersededNotice,
+    32: operator_messages.StatusRequest,
+    33: operator_messages.StatusReply,
+    34: operator_messages.StopRequest,
+    35: operator_messages.Done,
+    36: operator_messages.WorkerStatusRequest,
+    37: operator_messages.WorkerStatusReply,
+    38: operator_messages.LivenessAssertion,
+    39: operator_messages.GivenUpNotice,
+    40: operator_messages.DialBack,
+    41: operator_messages.DialedBack,
+    42: operator_messages.DeathNotice,
+    43: operator_messages.KillRequest,
+    44: operator_messages.KillReply,
+    45: operator_messages.KillOrder,
+    46: operator_messages.SupersededNotice,
     # between workers, on a fetch link
-    48: FetchRequest,
-    49: FetchItem,
-    50: FetchEnd,
+    48: link_messages.FetchRequest,
+    49: link_messages.FetchItem,
+    50: link_messages.FetchEnd,
     # between workers, on a relay link
-    51: Relayed,
+    51: link_messages.Relayed,
     # between workers of one host, on a data link
-    52: Sharing,
+    52: link_messages.Sharing,
     # between workers, on a fetch link again
-    53: FetchWait,
+    53: link_messages.FetchWait,
     # between workers, on a part link
-    54: PartRequest,
-    55: PartItem,
+    54: link_messages.PartRequest,
+    55: link_messages.PartItem,
     # between workers, on a link for messages
-    56: MessageRequest,
-    57: MessageItem,
+    56: link_messages.MessageRequest,
+    57: link_messages.MessageItem,
     # between workers, on a link for copies
-    58: CopyRequest,
-    59: CopyItem,
+    58: link_messages.CopyRequest,
+    59: link_messages.CopyItem,
     # before a message whose list does not fit its frame
-    64: More,
+    64: messages.More,
     # durable checkpoints: worker to tracker
-    72: Marked,
-    73: ObjectWritten,
-    74: WriteFailed,
-    75: RestoreFailed,
+    72: store_messages.Marked,
+    73: store_messages.ObjectWritten,
+    74: store_messages.WriteFailed,
+    75: store_messages.RestoreFailed,
     # durable checkpoints: tracker to worker
-    76: WriteObjects,
-    77: VersionDurable,
-    78: VersionGivenUp,
-    79: Restore,
-    80: MarkVersion,
+    76: store_messages.WriteObjects,
+    77: store_messages.VersionDurable,
+    78: store_messages.VersionGivenUp,
+    79: store_messages.Restore,
+    80: store_messages.MarkVersion,
 }
 SCHEMAS = {code: record_of(kind) for code, kind in MESSAGES.items()}
 _CODES = {kind: code for code, kind in MESSAGES.items()}
@@ -234,8 +165,7 @@ class Decoder:
     messages that came in the same `feed` as the error are dropped with it.
     """
 
-    def __init__(self, max_frame: int = MAX_CONTROL_FRAME) -> None:
-        self._max_frame = max_frame
+    def __init__(self) -> None:
         self._buffer = bytearray()
         self._joiner = Joiner()
         self._broken: ProtocolError | None = None
@@ -262,17 +192,17 @@ class Decoder:
             raise
 
     def _cut(self) -> list[ControlMessage]:
-        messages: list[ControlMessage] = []
+        whole: list[ControlMessage] = []
         start = 0
         while len(self._buffer) - start >= _LENGTH.size:
-            length = frame_length(self._buffer[start : start + _LENGTH.size], self._max_frame)
+            length = frame_length(self._buffer[start : start + _LENGTH.size])
             end = start + _LENGTH.size + length
             if end > len(self._buffer):
                 break
             frame = decode_body(bytes(self._buffer[start + _LENGTH.size : end]))
             message = self._joiner.take(frame)
             if message is not None:
-                messages.append(message)
+                whole.append(message)
             start = end
         del self._buffer[:start]
-        return messages
+        return whole

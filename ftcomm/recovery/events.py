@@ -291,14 +291,9 @@ class PrefetchEnded:
     has_locals: bool = False
 
 
-Event = (
-    Attached
-    | Detached
-    | Received
-    | LinkDown
-    | MismatchSeen
-    | FatalFound
-    | ResultFetched
+# What the links of an epoch bring to one that lags, and what the user's thread wants of others.
+FetchEvent = (
+    ResultFetched
     | CheckpointFetched
     | LocalFetched
     | FetchEnded
@@ -310,6 +305,14 @@ Event = (
     | MessagesWanted
     | MessagesClaimed
     | MessagesLost
+)
+Event = (
+    Attached
+    | Detached
+    | Received
+    | LinkDown
+    | MismatchSeen
+    | FatalFound
     | Beat
     | OwnCloseDone
     | Leaving
@@ -320,6 +323,7 @@ Event = (
     | VersionRestored
     | RestoreEnded
     | PrefetchEnded
+    | FetchEvent
 )
 
 # --- effects ----------------------------------------------------------------------------------

@@ -61,6 +61,7 @@ from ftcomm.recovery.events import (
     Event,
     FatalFound,
     FetchEnded,
+    FetchEvent,
     Hangup,
     Leaving,
     LinkDown,
@@ -103,22 +104,6 @@ from ftcomm.recovery.states import (
     WorkerState,
 )
 from ftcomm.recovery.tracker_contact import TrackerContact
-
-# What the links of an epoch bring to one that lags, and what the user's thread wants of others.
-FetchEvent = (
-    ResultFetched
-    | CheckpointFetched
-    | LocalFetched
-    | FetchEnded
-    | PartsWanted
-    | PartFetched
-    | PartLost
-    | CopyFetched
-    | CopyLost
-    | MessagesWanted
-    | MessagesClaimed
-    | MessagesLost
-)
 
 
 class WorkerMachine:

@@ -62,8 +62,6 @@ class MarkedVersions:
     Attributes:
         held: marked versions that have no record yet, oldest first.
         durable: the newest version that has a record, `PRELUDE` while none is known.
-        awaited: the version for whose record the user's thread waits, or waited last.
-        awaited_by: its call while it waits, else `NO_CALL`.
         prelude_length: calls of the prelude, -1 while that is not known.
         restoring: what this process reads from the store before its first plan.
     """
@@ -71,8 +69,9 @@ class MarkedVersions:
     def __init__(self, log: ResultLog, checkpoints: CheckpointStore) -> None:
         self._log = log
         self._checkpoints = checkpoints
+        # The version for whose record the user's thread waits, or waited last.
         self.awaited = PRELUDE
-        self.awaited_by = NO_CALL
+        self.awaited_by = NO_CALL  # its call while it waits, else `NO_CALL`
         self._awaited_since = 0.0
         self.forget()
 

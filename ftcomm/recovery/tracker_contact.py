@@ -16,40 +16,29 @@ class TrackerContact:
     """Attachment, heartbeats and job of one process. Times are monotonic, in seconds.
 
     Attributes:
-        identity: of this process.
         limits: of the job; changed by `set_limits` alone.
-        job_id: of the job, empty before the first welcome.
-        incarnation: the tracker's number for this process among those of its worker, from 1.
-        world_size: number of ranks.
-        settings: of the job, as the tracker has sent them.
-        generation: the highest of a tracker that this process has answered; it follows no lower one
-            (rule R19).
-        tracker: which tracker of that generation it has answered.
-        dialled: address of the present connection, as ``host:port``.
-        attached: a control connection is open.
-        welcomed: the tracker of this connection counts this process.
-        detached_because: why there is none.
-        needs_confirmation: number of the heartbeat whose answer is awaited, 0 for none.
         confirm_after: time from which on the tracker must confirm this process before it completes
             anything, since it may have been replaced (rule R1); always, while an answer is awaited.
-        starves: the user's thread has waited for long without a byte.
     """
 
     def __init__(self, identity: Identity, limits: MachineLimits, *, now: float) -> None:
-        self.identity = identity
-        self.job_id = ""
+        self.identity = identity  # of this process
+        self.job_id = ""  # of the job, empty before the first welcome
+        # The tracker's number for this process among those of its worker, from 1.
         self.incarnation = 0
-        self.world_size = 0
-        self.settings: tuple[tuple[str, str], ...] = ()
+        self.world_size = 0  # number of ranks
+        self.settings: tuple[tuple[str, str], ...] = ()  # of the job, as the tracker has sent them
+        # The highest of a tracker that this process has answered; it follows no lower one (rule
+        # R19).
         self.generation = 0
-        self.tracker = b""
-        self.dialled = ""
+        self.tracker = b""  # which tracker of that generation it has answered
+        self.dialled = ""  # address of the present connection, as ``host:port``
         self._answered: tuple[str, ...] = ()  # addresses, beginning with who welcomed it
-        self.attached = False
-        self.welcomed = False
-        self.detached_because = "no route to it"
-        self.needs_confirmation = 0
-        self.starves = False
+        self.attached = False  # a control connection is open
+        self.welcomed = False  # the tracker of this connection counts this process
+        self.detached_because = "no route to it"  # why there is none
+        self.needs_confirmation = 0  # number of the heartbeat whose answer is awaited, 0 for none
+        self.starves = False  # the user's thread has waited for long without a byte
         self._last_beat = now
         self._beats = 0
         self._hello_beats = 0  # heartbeats made before the newest hello

@@ -96,17 +96,12 @@ class Group:
 
 
 class UnprovenBroadcasts:
-    """Broadcasts since the last call that proved what came before; all ranks count the same (R3).
-
-    Attributes:
-        number: how many have completed.
-        nbytes: bytes of their results.
-    """
+    """Broadcasts since the last call that proved what came before; all ranks count alike (R3)."""
 
     __slots__ = ("nbytes", "number")
 
     def __init__(self) -> None:
-        self.number = self.nbytes = 0
+        self.number = self.nbytes = 0  # how many have completed, and bytes of their results
 
     def must_flush(self, nbytes: int) -> bool:
         """True if a broadcast of `nbytes` must prove that its predecessors have arrived."""

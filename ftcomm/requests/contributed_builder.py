@@ -79,7 +79,8 @@ class ContributedBuilder:
             check_itemsize(op, sendbuf[: len(sendbuf) // shape[0]], "a row of the input")
         log = _log_of_reduction(op, sendbuf.nbytes, options.log, prelude=prelude)
         whole = log is LogMode.WHOLE
-        wish = self._wish(options, op) if whole else _own_algorithm(options.algorithm)
+        named = options.algorithm
+        wish = self._builder.wish(named, op) if whole else _own_algorithm(named)
         shaped = _Rows(sendbuf, shape, rows, log, lent=not options.copy)
         make = functools.partial(
             self._allreduced if whole else self._scattered, shaped, op, wish, site
@@ -88,9 +89,6 @@ class ContributedBuilder:
             return Request(make(), sendbuf)
         key = (Kind.REDUCE_SCATTER, *shaped.key, op, wish, site)
         return Request(self._builder.kept(key, make), sendbuf)
-
-    def _wish(self, options: CallOptions, op: str | Reduction) -> Algorithm:
-        return self._builder.wish(options.algorithm, op)
 
     def _allreduced(
         self, x: "_Rows", op: str | Reduction, wish: Algorithm, site: str
@@ -158,7 +156,8 @@ class ContributedBuilder:
         sendbuf, shape = as_elements(x)
         op = resolve_op(options.op)
         log = _log_of_reduction(op, sendbuf.nbytes, options.log, prelude=prelude)
-        if log is LogMode.CONTRIBUTIONS and options.log is None and not _is_ring(options.algorithm):
+        is_ring = algorithm_named(options.algorithm) in (Algorithm.AUTO, Algorithm.RING)
+        if log is LogMode.CONTRIBUTIONS and options.log is None and not is_ring:
             log = LogMode.WHOLE  # an algorithm of allreduce is asked for
         if log is LogMode.WHOLE:
             return self._builder.allreduce(x, options, site)
@@ -412,10 +411,6 @@ def _own_algorithm(name: str | None) -> Algorithm:
             " log='whole'"
         )
     return wish
-
-
-def _is_ring(name: str | None) -> bool:
-    return algorithm_named(name) in (Algorithm.AUTO, Algorithm.RING)
 
 
 def _signature_of_rows(x: _Rows, reducer: Reducer, wish: Algorithm) -> bytes:

@@ -57,29 +57,18 @@ _Failure = tuple[int, BaseException]  # of the task with this number
 
 @dataclass(slots=True)
 class _Task:
-    """A task that has not ended: a function, a collective, or, of neither, somebody who waits.
+    """A task that has not ended: a function, a collective, or, of neither, somebody who waits."""
 
-    Attributes:
-        variables: what it uses, kept alive with their identities.
-        function: what runs on a thread of the engine.
-        number: in the order of pushing; -1 until it is pushed.
-        is_collective: it runs when it has its turn among the nonblocking calls.
-        is_receive: its function only begins it; it ends when a message has come.
-        stream: whose messages it sends or receives, behind those that were pushed before.
-        is_due: it stands at the head of all its lines, or is skipped.
-        skipped_by: the error of an earlier task.
-        has_ended: and with which `error`; a collective may end before it is due, by an error of
-            the communicator's.
-    """
-
-    variables: tuple[Any, ...]
-    function: Callable[[], object] | None = None
-    number: int = -1
-    is_collective: bool = False
-    is_receive: bool = False
+    variables: tuple[Any, ...]  # what it uses, kept alive with their identities
+    function: Callable[[], object] | None = None  # what runs on a thread of the engine
+    number: int = -1  # in the order of pushing; -1 until it is pushed
+    is_collective: bool = False  # it runs when it has its turn among the nonblocking calls
+    is_receive: bool = False  # its function only begins it; it ends when a message has come
+    # Whose messages it sends or receives, behind those that were pushed before.
     stream: _Stream | None = None
-    is_due: bool = False
-    skipped_by: BaseException | None = None
+    is_due: bool = False  # it stands at the head of all its lines, or is skipped
+    skipped_by: BaseException | None = None  # the error of an earlier task
+    # A collective may end before it is due, by an error of the communicator's.
     has_ended: bool = False
     error: BaseException | None = None
 

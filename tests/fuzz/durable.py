@@ -142,13 +142,13 @@ def feed_container_header(raw: bytes) -> ContainerHeader:
     """A header whose digest fits whatever is in it, and no raw bytes."""
     start = signed(container.MAGIC, raw)
     start += bytes(-len(start) % container.ALIGNMENT)
-    return feed_container(start + hashlib.blake2b(digest_size=16).digest())
+    return feed_container(start + container.new_digest(container.ALGORITHM).digest())
 
 
 def _header(nbytes: int) -> ContainerHeader:
     entries = (Entry(0, b"s" * 8, 11, (2, 4), 0, 64, b"d" * 32), Entry(2, b"t", 3, (), 64, 4))
     return ContainerHeader(
-        "job", 1, 7, 3, "prelude", -1, 0, nbytes, nbytes, b"s", "blake2b-128", nbytes, entries
+        "job", 1, 7, 3, "prelude", -1, 0, nbytes, nbytes, b"s", "xxh3-128", nbytes, entries
     )
 
 

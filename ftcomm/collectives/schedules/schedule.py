@@ -28,28 +28,20 @@ class Reduce(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Send one block and receive another, together.
+    """Send one block and receive another, together."""
 
-    Attributes:
-        tag: number of the step in the collective; sender and receiver give the same.
-        send_to: rank that gets ``[send_lo, send_hi)``, or NOBODY.
-        send_from_sendbuf: that block is in sendbuf, else in recvbuf.
-        recv_from: rank whose block lands at ``[recv_lo, recv_hi)`` of recvbuf, or NOBODY.
-        reduce: how the incoming block meets the own one.
-        own_in_sendbuf: the own operand is in sendbuf, else in recvbuf.
-        hold: reduce only when the send has left, because it reads what the reduction writes.
-    """
-
-    tag: int
-    send_to: int = NOBODY
+    tag: int  # number of the step in the collective; sender and receiver give the same
+    send_to: int = NOBODY  # rank that gets ``[send_lo, send_hi)``, or NOBODY
     send_lo: int = 0
     send_hi: int = 0
-    send_from_sendbuf: bool = False
+    send_from_sendbuf: bool = False  # that block is in sendbuf, else in recvbuf
+    # Rank whose block lands at ``[recv_lo, recv_hi)`` of recvbuf, or NOBODY.
     recv_from: int = NOBODY
     recv_lo: int = 0
     recv_hi: int = 0
-    reduce: Reduce = Reduce.NONE
-    own_in_sendbuf: bool = False
+    reduce: Reduce = Reduce.NONE  # how the incoming block meets the own one
+    own_in_sendbuf: bool = False  # the own operand is in sendbuf, else in recvbuf
+    # Reduce only when the send has left, because it reads what the reduction writes.
     deferred: bool = False
 
 

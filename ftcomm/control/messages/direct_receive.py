@@ -31,7 +31,6 @@ class DirectReceive:
     Attributes:
         source: the rank that sends.
         tag: as it travels.
-        value: the message, once it is here.
         has_taken: the message is taken, or is just being taken: it does not come again.
         is_over: it has its message, or that one has to be held.
         is_filling: a message comes, or has come, into the user's array.
@@ -63,7 +62,7 @@ class DirectReceive:
         """
         self.source, self.tag = source, tag
         self._shape, self._dtype, self._out = shape, dtype, out
-        self.value: MessageValue | None = None
+        self.value: MessageValue | None = None  # the message, once it is here
         self.has_taken = self.is_over = self.is_filling = False
 
     def place_for(self, source: int, fields: HeadFields, dtype: AnyDtype) -> Array | None:

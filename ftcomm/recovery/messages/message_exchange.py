@@ -56,10 +56,6 @@ class MessageExchange:
     """Messages of one worker. All methods are for the holder of the machine's lock.
 
     The user's thread sends and takes.  The control thread claims and reads the log for others.
-
-    Attributes:
-        sent: the log of this rank's messages.
-        hold: whether messages are held up.
     """
 
     def __init__(self, view: EpochView, contact: TrackerContact, progress: CallProgress) -> None:
@@ -71,7 +67,7 @@ class MessageExchange:
         self._waits_since: dict[int, float] = {}
         self._early: dict[int, tuple[int, Marks]] = {}  # claims of a version yet to come here
         self._released: list[Any] = []
-        self.hold = MessageHold(view, progress)
+        self.hold = MessageHold(view, progress)  # whether messages are held up
 
     def _turn(self) -> None:
         """Begin the version that the position is in: what belongs to an older one is not needed."""

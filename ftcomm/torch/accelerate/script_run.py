@@ -50,7 +50,6 @@ class AcceleratedRun:
 
     Attributes:
         completed_steps: of the optimizer that was prepared first.
-        passes_without_step: of backward, as ``accumulate`` counts.
         has_trigger: this rank has something to tell in the next ``check_trigger``.
         is_skipping: the script does again what was done before the checkpoint.
     """
@@ -67,7 +66,7 @@ class AcceleratedRun:
         self._passes_to_skip = self._passes = 0  # over the training data; those of this epoch
         self._has_stepped = False  # in this batch
         self._has_gathered = False  # between two passes
-        self.passes_without_step = 0
+        self.passes_without_step = 0  # of backward, as ``accumulate`` counts
         self.has_trigger = self.is_skipping = False
 
     # --- what the script prepares and asks ------------------------------------------------------

@@ -72,7 +72,7 @@ def prelude_object(store: DirectoryStore, name: str) -> StoredPart:
     raw = np.arange(8, dtype=np.float32).tobytes()
     entries = (Entry(0, bytes(48), 11, (8,), 0, len(raw)),)
     header = ContainerHeader(
-        "job", 1, 3, 1, "prelude", -1, 0, 0, len(raw), b"", "blake2b-128", len(raw), entries
+        "job", 1, 3, 1, "prelude", -1, 0, 0, len(raw), b"", "xxh3-128", len(raw), entries
     )
     digests: list[bytes] = []
     store.put(name, container_parts(header, [raw], digests.append))

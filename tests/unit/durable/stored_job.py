@@ -61,7 +61,7 @@ class StoredJob:
             lo + len(raw),
             total,
             STATE_DIGEST,
-            "blake2b-128",
+            "xxh3-128",
             len(raw),
         )
         name = f"data/{attempt}/{version}/{kind}-1-{max(rank, 0)}-{lo:08x}.ftc"

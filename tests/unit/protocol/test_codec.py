@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftcomm.errors import ProtocolError
-from ftcomm.protocol import codec
 from ftcomm.protocol.codec import SCHEMAS, Decoder, decode_body, encode, frame_length
 from ftcomm.protocol.field_types import MAX_CONTROL_FRAME, MAX_TEXT, MAX_WORLD_SIZE
 from ftcomm.protocol.messages import (
@@ -20,15 +19,15 @@ from ftcomm.protocol.messages import (
     Fetched,
     Frame,
     Heartbeat,
-    Leave,
     More,
     Plan,
+    Refused,
     Report,
     Revoke,
     Suspect,
 )
 from ftcomm.protocol.operator_messages import Done, StatusReply
-from ftcomm.protocol.position import START, Position, PositionRange
+from ftcomm.protocol.position import Position, PositionRange
 from ftcomm.protocol.schema import (
     cut_text,
 )
@@ -181,13 +180,6 @@ def test_a_bad_length_is_refused_before_its_body_comes(length: int) -> None:
         frame_length(prefix)
 
 
-def test_a_decoder_can_be_held_to_smaller_frames() -> None:
-    frame = encode(Leave("x" * 100, START))
-    assert Decoder(max_frame=len(frame) - 4).feed(frame) == [Leave("x" * 100, START)]
-    with pytest.raises(ProtocolError):
-        Decoder(max_frame=len(frame) - 5).feed(frame)
-
-
 BOMBS = {
     "nested arrays of 4096": b"\xdc\x10\x00" * 21_000,
     "nested arrays of 2^32-1": b"\xdd\xff\xff\xff\xff" * 13_000,
@@ -217,7 +209,7 @@ def test_prose_is_cut_when_sent_and_names_are_not() -> None:
     assert Decoder().feed(encode(Revoke(1, sent))) == [Revoke(1, "é" * (MAX_TEXT // 2))]
     assert cut_text("aé", 2) == "a"
     with pytest.raises(ValueError, match=r"Fenced|Refused|error"):
-        encode(codec.Refused("x" * 65, "reason"))
+        encode(Refused("x" * 65, "reason"))
 
 
 @pytest.mark.parametrize(

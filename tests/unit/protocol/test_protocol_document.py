@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ftcomm.protocol import document
+from docs import generate
 from ftcomm.protocol.field_types import MAX_CONTROL_FRAME, MAX_WORLD_SIZE
 from ftcomm.protocol.frame_header import HEADER_BYTES
 from ftcomm.protocol.handshake import PROTOCOL_VERSION, ROLES
@@ -31,4 +31,4 @@ def test_a_kind_without_words_is_noticed() -> None:
         def read(self, reader: object) -> None: ...
 
     with pytest.raises(AssertionError, match="undescribed"):
-        document.describe(Odd())
+        generate.describe(Odd())

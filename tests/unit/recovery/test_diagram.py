@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ftcomm.recovery.diagram import state_diagram
+from docs.generate import state_diagram
 from ftcomm.recovery.states import TRANSITIONS
 
 TEXT = (Path(__file__).parents[3] / "docs" / "design" / "states.md").read_text(encoding="utf-8")
