@@ -8,7 +8,6 @@ from ftcomm.errors import FencedError, FtcommError, RolledBackError, TrackerLost
 from ftcomm.protocol.messages import AllClosed, FatalDecision, Plan, Refused
 from ftcomm_chaos.sim.network.control_connection import ControlConn
 from ftcomm_chaos.sim.network.wire_control import WiredControl
-from ftcomm_chaos.sim.standby.lost_journal import check_who_lives, on_taken_up
 from ftcomm_chaos.sim.standby.waiting_tracker import StoreLooks
 from ftcomm_chaos.sim.store import series_of
 from ftcomm_chaos.sim.store_access import ChainAccess
@@ -516,3 +515,35 @@ class SimulatedTracker:
         due = self.roster.next_deadline()
         if self.up and due is not None and due <= self.world.now:
             raise Violation(f"the tracker has nothing to do at {due:.4f}, and is due at once again")
+
+
+def on_taken_up(tracker: SimulatedTracker, durable: Durable) -> None:
+    """Members were heard, and the store was read: it has no later attempt, and the same end."""
+    sim = tracker.sim
+    assert sim.store is not None
+    chain = sim.store.facts()
+    recorded = chain.newest_attempt
+    if recorded > durable.attempt or (recorded < durable.attempt and durable.attempt > 1):
+        raise Violation(f"attempt {durable.attempt} is taken up, {recorded} has begun (R19)")
+    if chain.finished != durable.final_version:
+        raise Violation(f"taken up, though the job has finished at {chain.finished} (R19)")
+    sim.counters["taken up beside a store"] += 1
+    sim.on_taken_up(durable)
+
+
+def check_who_lives(tracker: SimulatedTracker) -> None:
+    """The next attempt begins, or none: not if all members of the newest plan are here."""
+    sim, rebuild = tracker.sim, tracker.roster.rebuild
+    assert rebuild is not None
+    job_id = rebuild.store.job_id or rebuild.job_id
+    members = [
+        process
+        for process in sim.network.processes.values()
+        if process.alive and process.core.view.epoch and process.core.contact.job_id == job_id
+    ]
+    if not members:
+        return
+    newest = max(members, key=lambda process: process.core.view.epoch)
+    here = {conn.process.port for conn in tracker.conns.values() if conn.joined}
+    if {member.port for member in newest.core.view.members if member.present} <= here:
+        raise Violation(f"all members of {job_id} are here, and it does not go on (R16, R19)")
