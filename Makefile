@@ -1,4 +1,5 @@
-# Everything runs in .venv, which is made on first use and again when pyproject.toml changes.
+# Everything but the demo and the adapters runs in .venv. Each environment is made on first use, and
+# again when pyproject.toml changes.
 .DEFAULT_GOAL := help
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	$$p -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; \
@@ -8,9 +9,9 @@ HOURS ?= 1
 STAMP := .venv/.stamp
 # torch is large, so what needs it has an environment of its own.
 ADAPTERS := .venv-adapters
-# The newest torch, and all tests with it. CI takes one release, and leaves the slow tests out.
 TORCH ?= torch
-ADAPTER_TESTS ?= slow or not slow
+# The demo needs the library alone.
+DEMO := .venv-demo
 
 # Of mutants, those alone in files that differ from a commit.
 CHANGED ?=
@@ -20,22 +21,37 @@ KIND ?= allreduce
 # A test with real processes waits for half of its time, so three keep two cores busy.
 PARALLEL := -n 3 --dist worksteal
 
-.PHONY: help demo test test-all test-adapters mutants mutants-adapters fuzz lint docs bench bench-compare soak soak-conformance clean
+PYTEST := -m pytest $(PARALLEL)
+
+.PHONY: help demo lint test test-jobs test-night test-pythons test-adapters mutants mutants-adapters fuzz docs bench bench-compare soak soak-conformance clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-demo: $(STAMP) ## train with and without a killed worker, and compare the models
-	$(BIN)/python examples/demo.py
+demo: $(DEMO)/.stamp ## train with and without a killed worker, and compare the models
+	$(DEMO)/bin/python examples/demo.py
 
-test: $(STAMP) ## run the tests that every change must pass
-	$(BIN)/python -m pytest $(PARALLEL)
+lint: $(STAMP) ## ruff, mypy --strict (as on Linux and on macOS), import contracts
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin
+	$(BIN)/lint-imports
 
-test-all: $(STAMP) ## run the slow tests too, on every Python from 3.11 on that is found
+test: lint $(STAMP) ## lint, and run the quick tests and a few with real processes
+	$(BIN)/python $(PYTEST)
+
+test-jobs: $(STAMP) $(ADAPTERS)/.stamp ## run the other tests with real processes, and those of ftcomm.torch
+	$(BIN)/python $(PYTEST) -m "process and not smoke and not slow"
+	$(ADAPTERS)/bin/python $(PYTEST) tests/adapters -m "not slow"
+
+test-night: test-pythons test-adapters mutants mutants-adapters fuzz soak ## run everything; a night long
+
+test-pythons: $(STAMP) ## run all tests, the slow ones too, on every Python from 3.11 on that is found
 	$(BIN)/python tests/project/every_python.py $(PARALLEL) -m "slow or not slow"
 
-test-adapters: $(ADAPTERS)/.stamp ## run the tests of ftcomm.torch, with kills at each moment of each way to train
-	$(ADAPTERS)/bin/python -m pytest $(PARALLEL) tests/adapters -m "$(ADAPTER_TESTS)"
+test-adapters: $(ADAPTERS)/.stamp ## run all tests of ftcomm.torch: kills at each moment of each way to train
+	$(ADAPTERS)/bin/python $(PYTEST) tests/adapters -m "slow or not slow"
 
 mutants: $(STAMP) ## check that the tests notice each mutant (CHANGED=<commit>: of the files changed since)
 	PYTHONPATH=.:tracker:chaos $(BIN)/python -m tests.mutants --layers-first $(MUTANTS)
@@ -46,13 +62,6 @@ mutants-adapters: $(ADAPTERS)/.stamp ## the same for mutants of ftcomm.torch, wh
 fuzz: $(STAMP) ## fuzz each decoder for FUZZ_SECONDS, guided by coverage if atheris is available
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[fuzz]"
 	PYTHONPATH=.:tracker:chaos $(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
-
-lint: $(STAMP) ## ruff, mypy --strict (as on Linux and on macOS), import contracts
-	$(BIN)/ruff check
-	$(BIN)/ruff format --check
-	$(BIN)/mypy
-	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin
-	$(BIN)/lint-imports
 
 docs: $(STAMP) ## build the documentation site into build/docs; a warning is an error
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[docs]"
@@ -73,8 +82,8 @@ soak-conformance: $(STAMP) ## run each conformance scenario 20 times in a row
 soak: $(STAMP) ## simulate faults, and kill and lose real jobs, for HOURS; nothing may break or grow
 	$(BIN)/python -m tests.soak --hours $(HOURS) --json
 
-clean: ## remove .venv, the built site and the caches of all tools
-	rm -rf build .venv .venv-3.* .venv-adapters .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage dist
+clean: ## remove all environments, the built site and the caches of all tools
+	rm -rf build .venv .venv-3.* $(ADAPTERS) $(DEMO) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml
@@ -87,4 +96,11 @@ $(ADAPTERS)/.stamp: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer with the venv module is needed" >&2; exit 1; }
 	$(PYTHON) -m venv $(ADAPTERS)
 	$(ADAPTERS)/bin/python -m pip install --quiet --disable-pip-version-check "$(TORCH)" --editable ".[dev,adapters]"
+	@touch $@
+
+$(DEMO)/.stamp: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer with the venv module is needed" >&2; exit 1; }
+	@echo "Installing into $(DEMO): ftcomm,$$(sed -n 's/^dependencies = \[\(.*\)\]/ \1/p' pyproject.toml | tr -d '"')"
+	$(PYTHON) -m venv $(DEMO)
+	$(DEMO)/bin/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@

@@ -166,7 +166,7 @@ def _contributed(n: int, rank: int) -> list[Schedule]:
 
 
 def default_algorithm_table() -> str:
-    """What is chosen for each group of ranks."""
+    """The algorithms that are chosen, a row for each number of ranks."""
     rows = ["| kind | ranks | algorithm |", "|---|---|---|"]
     for kind, choices in selection.CHOICES.items():
         least = 2

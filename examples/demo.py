@@ -1,6 +1,6 @@
 """Trains twice, the second time with `kill -9` of a worker, and compares both models.
 
-    make demo                      # makes .venv first, where there is none
+    make demo                      # makes .venv-demo first, where there is none
     python examples/demo.py        # in an environment that has ftcomm
 
 Four workers learn from the Mushroom data (examples/mushroom.py) which mushrooms are poisonous, in

@@ -84,6 +84,9 @@ class Communicator:
     A name with an i before it is the nonblocking form of a collective: it takes the same arguments
     and returns a `Handle`. One rank may call the one form and another rank the other. Inputs and
     ``out=`` belong to the call until the handle's `wait` has returned.
+
+    Ctrl-C in a call, or in a wait for one, ends this rank's part as `abort` does; so does any other
+    error that is no `Exception`. In a group of one the call is interrupted, and the script goes on.
     """
 
     def __init__(

@@ -180,7 +180,10 @@ class TrackerLostError(FtcommError, ConnectionError):
     """The tracker was needed and could not be reached in time."""
 
     exit_code = 79
-    default_remedy = "start the tracker again on its state directory, then restart the workers"
+    default_remedy = (
+        "start the tracker again on its state directory, then restart the workers; without that"
+        " directory start all anew: with --checkpoint they go on from the newest checkpoint"
+    )
 
 
 class ThreadError(FtcommError, RuntimeError):

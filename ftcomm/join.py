@@ -92,11 +92,7 @@ def init(
 
 
 def _expected(given: object) -> Mapping[str, Any]:
-    """The settings that `init` is to find.
-
-    Raises:
-        ConfigError: they are not values by name.
-    """
+    """The settings that `init` is to find; raises ConfigError."""
     if given is None:
         return {}
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
@@ -217,11 +213,7 @@ def _identity(options: WorkerOptions, worker_id: str) -> Identity:
 
 
 def _observe(hub: Hub, options: WorkerOptions) -> None:
-    """Plan the faults and record the history that the options name.
-
-    Raises:
-        ConfigError: a plan is malformed, or the history cannot be written.
-    """
+    """Plan the faults and record the history that the options name; raises ConfigError."""
     if options.faults is not None:
         hub.faults = FaultInjector(
             options.faults,

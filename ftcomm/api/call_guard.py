@@ -81,9 +81,6 @@ class PendingCalls(Protocol):
     def hand_back(self, limit: QueuedLimit | None) -> bool:
         """Wait for all that is pending, then take the guard's lock for this thread's call.
 
-        Args:
-            limit: of the call, which the wait is a part of.
-
         Returns:
             False if it may not have it.
         """
@@ -94,15 +91,7 @@ class PendingCalls(Protocol):
 
 
 class CallGuard:
-    """Lets one call in at a time, in the process that opened it, until it is closed.
-
-    Attributes:
-        is_closed: no call is admitted any more.
-        error: what ended the communicator, raised by every later call; None after a plain close.
-        pending: the nonblocking calls, which may own the engine; None where there are none.
-        lock: who is inside.
-        submitters: the holder of the lock of who makes a nonblocking call; empty if no thread does.
-    """
+    """Lets one call in at a time, in the process that opened it, until it is closed."""
 
     __slots__ = ("_ended_by", "_pid", "error", "is_closed", "lock", "pending", "submitters")
 
@@ -111,10 +100,13 @@ class CallGuard:
 
         It returns the error of later calls if that one ends the communicator.
         """
-        self.is_closed = False
+        self.is_closed = False  # no call is admitted any more
+        # What ended the communicator, raised by every later call; None after a plain close.
         self.error: FtcommError | None = None
+        # The nonblocking calls, which may own the engine; None where there are none.
         self.pending: PendingCalls | None = None
-        self.lock = CallLock()
+        self.lock = CallLock()  # who is inside
+        # The holder of the lock of who makes a nonblocking call; empty if no thread does.
         self.submitters: dict[int, Holder] = {}
         self._ended_by = ended_by
         self._pid = os.getpid()
@@ -131,11 +123,6 @@ class CallGuard:
 
     def run(self, call: Callable[[], R], limit: Limit | None = None, known: bytes = b"") -> R:
         """Run `call` as the only one inside, behind the nonblocking calls.
-
-        Args:
-            call: without arguments.
-            limit: of the call, which a wait for others is a part of; None for none.
-            known: the call's signature, as far as it is known.
 
         Raises:
             FtcommError: another thread owns the engine, or the communicator is closed.

@@ -23,15 +23,12 @@ _CHECKPOINT, _LOAD = Signature(Kind.CHECKPOINT).encode(), Signature(Kind.LOAD).e
 
 
 class Checkpoints:
-    """The checkpoints of one communicator.
-
-    Attributes:
-        restored_from: where the loaded state came from; None before the load.
-    """
+    """The checkpoints of one communicator."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._lazy: LazyState | None = None  # of the committed version, if checkpointed lazily
+        # Where the loaded state came from; None before the load.
         self.restored_from: RestoredFrom | None = None
 
     def save(

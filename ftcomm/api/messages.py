@@ -35,24 +35,16 @@ Done = Callable[[MessageValue | None, BaseException | None], None]
 
 @dataclass(slots=True)
 class Receive:
-    """One receive: the message to take, and what becomes of it.
+    """One receive: the message to take, and what becomes of it."""
 
-    Attributes:
-        form: of it and others.
-        deadline: the user's.
-        finish: returns the user's result. That of an object runs functions that the user has
-            registered, which may raise or take long: it is for a thread of the user's.
-        out: where it may be received; None for any own memory.
-        is_object: see `finish`.
-        is_probe: the message stays.
-    """
-
-    form: ReceiveForm
-    deadline: Duration | None
+    form: ReceiveForm  # of it and others
+    deadline: Duration | None  # the user's
+    # Returns the user's result. That of an object runs functions that the user has registered,
+    # which may raise or take long: it is for a thread of the user's.
     finish: Callable[[MessageValue], Any]
-    out: Result | None = None
-    is_object: bool = False
-    is_probe: bool = False
+    out: Result | None = None  # where it may be received; None for any own memory
+    is_object: bool = False  # see `finish`
+    is_probe: bool = False  # the message stays
 
 
 class MessageCalls:
@@ -138,11 +130,7 @@ class MessageCalls:
     # --- sending and receiving ------------------------------------------------------------------
 
     def send(self, message: MessageToSend) -> None:
-        """Log a message, which is then on its way.
-
-        Raises:
-            FtcommError: the communicator is over, or ends now.
-        """
+        """Log a message, which is then on its way; raises FtcommError."""
         session, began = self._session, time.perf_counter()
         try:
             self._port.send(message)

@@ -41,16 +41,11 @@ Owner = tuple[str | None, threading.Thread | None]
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """Place of one communicator among those of this process.
+    """Place of one communicator among those of this process."""
 
-    Attributes:
-        communicator: None until it has joined.
-        worker_id: of a communicator that joins a job, else empty.
-        routes: addresses of that job's tracker.
-    """
-
-    communicator: OpenCommunicator | None = None
-    worker_id: str = ""
+    communicator: OpenCommunicator | None = None  # None until it has joined
+    worker_id: str = ""  # of a communicator that joins a job, else empty
+    # Addresses of that job's tracker.
     routes: frozenset[tuple[str, int]] = field(default_factory=frozenset)
 
     def fill(self, communicator: C) -> C:
@@ -65,14 +60,11 @@ class Place:
 
 
 class OpenCommunicators:
-    """The places of one process.
-
-    Attributes:
-        newest: the communicator that was opened last, open or not, of the job that `follow` has
-            named; None before the first.
-    """
+    """The places of one process."""
 
     def __init__(self) -> None:
+        # The communicator that was opened last, open or not, of the job that `follow` has named;
+        # None before the first.
         self.newest: OpenCommunicator | None = None
         self._followed: frozenset[tuple[str, int]] = frozenset()
         self._places: dict[Owner, Place] = {}
@@ -81,9 +73,6 @@ class OpenCommunicators:
     @contextmanager
     def opening(self, job: str | None) -> Iterator[Place]:
         """Hold a place while a communicator joins; it is given back if none is put there.
-
-        Args:
-            job: the user's name for the job; None for the one communicator of the process.
 
         Raises:
             ConfigError: the name is none.

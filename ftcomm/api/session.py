@@ -30,11 +30,7 @@ class BackgroundCalls(Protocol):
     """The calls that run beside the script, as the end of a session needs them."""
 
     def wait_for_tasks(self, limit: QueuedLimit | None) -> None:
-        """Wait for all functions and collectives that were pushed to task engines.
-
-        Args:
-            limit: of the call that waits.
-        """
+        """Wait for all functions and collectives that were pushed to task engines."""
 
     def end(self, abort: Callable[[], None], finish: Callable[[], None]) -> None:
         """Run nothing any more; see `RequestQueue.end`."""
@@ -77,30 +73,20 @@ class CallStats:
 
 
 class Session:
-    """One open communicator's engine, limits and counters; used by one thread at a time.
+    """One open communicator's engine, limits and counters; used by one thread at a time."""
 
-    Attributes:
-        engine: takes requests through failures.
-        worker_id: names this worker over its restarts.
-        builder: makes requests of arguments.
-        quota: bytes of the log.
-        broadcasts: broadcasts that no synchronising call has proved yet.
-        call_stats: counts calls by kind.
-        guard: admits one call at a time.
-        background: set once by the owner, before the first call.
-    """
-
-    background: BackgroundCalls
+    background: BackgroundCalls  # set once by the owner, before the first call
 
     def __init__(self, engine: Engine, worker_id: str, at_end: Callable[[], None]) -> None:
-        self.engine = engine
-        self.worker_id = worker_id
+        self.engine = engine  # takes requests through failures
+        self.worker_id = worker_id  # names this worker over its restarts
         self._at_end = at_end
-        self.builder = RequestBuilder(engine.group)
-        self.quota = LogQuota(engine)
+        self.builder = RequestBuilder(engine.group)  # makes requests of arguments
+        self.quota = LogQuota(engine)  # bytes of the log
+        # Broadcasts that no synchronising call has proved yet.
         self.broadcasts = UnprovenBroadcasts()
-        self.call_stats = CallStats()
-        self.guard = CallGuard(self.ended_by)
+        self.call_stats = CallStats()  # counts calls by kind
+        self.guard = CallGuard(self.ended_by)  # admits one call at a time
         self._call_deadline = engine.call_deadline
         self._has_room: Callable[[int], None] = self.quota.check  # bound once, not in every call
         engine.report_log(self.quota.counter())
@@ -128,11 +114,7 @@ class Session:
     ) -> R:
         """Build a call and run it, as the only one inside.
 
-        Args:
-            deadline: the user's, from here on; None for the job's.
-            build: makes the submission of its arguments; nothing of the job is touched before.
-            arguments: of `build`.
-            options: likewise.
+        Nothing of the job is touched before `build` has made the submission.
         """
         limit = self.limit_of(deadline)
         return self.guard.run(lambda: self.run_built(limit, build(*arguments, **options)), limit)
@@ -160,14 +142,7 @@ class Session:
         return result
 
     def limit_of(self, deadline: Duration | None) -> Limit | None:
-        """The limit of a call that is made now: its own, or that of the job's calls.
-
-        Args:
-            deadline: the user's; None for the job's.
-
-        Returns:
-            None if there is none.
-        """
+        """The limit of a call that is made now: its own, or the job's; None if there is none."""
         seconds = self._call_deadline if deadline is None else checked_deadline(deadline)
         return None if seconds is None else limit_from_now(seconds)
 

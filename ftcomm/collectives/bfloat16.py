@@ -35,9 +35,7 @@ _QUIET_BIT = np.uint16(0x40)  # of a NaN: what is left of its payload may be all
 def round_to_bfloat16(x: Array, out: Array) -> None:
     """The bfloat16 bits next to each float32; NaN stays NaN, what is too large becomes infinite.
 
-    Args:
-        x: float32, 1-D.
-        out: uint16, of the same length.
+    `x` is float32 and 1-D; `out` is uint16, of the same length.
     """
     rounder = _Rounder(min(len(x), BLOCK))
     with np.errstate(all="ignore"):

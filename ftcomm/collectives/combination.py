@@ -59,11 +59,6 @@ def combine_parts(
 def combine_whole(parts: Sequence[Array], reducer: Reducer, count: int) -> Array:
     """The result of `reduce_to_root` as executing it would have left it at the root.
 
-    Args:
-        parts: each rank's whole input.
-        reducer: of the call.
-        count: elements of an input.
-
     Raises:
         ValueError: a part has another length.
     """

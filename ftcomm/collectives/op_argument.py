@@ -121,23 +121,14 @@ MAX_NAME = 80
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """A user's reduction function and what it needs; made by `reduction`.
+    """A user's reduction function and what it needs; made by `reduction`."""
 
-    Attributes:
-        function: of (accumulator, operand), or of (source, destination).
-        name: what ranks compare.
-        elementwise: False if it must see whole arrays.
-        commutative: False if the accumulator must come from lower ranks.
-        in_place: it combines the source into the destination.
-        itemsize: bytes of its elements where those are no dtype's, else 0.
-    """
-
-    function: UserFunction
-    name: str
-    elementwise: bool = True
-    commutative: bool = True
-    in_place: bool = False
-    itemsize: int = 0
+    function: UserFunction  # of (accumulator, operand), or of (source, destination)
+    name: str  # what ranks compare
+    elementwise: bool = True  # False if it must see whole arrays
+    commutative: bool = True  # False if the accumulator must come from lower ranks
+    in_place: bool = False  # it combines the source into the destination
+    itemsize: int = 0  # bytes of its elements where those are no dtype's, else 0
 
     def __call__(self, first: Array, second: Array) -> Any:
         """Return what the function itself returns."""
@@ -251,10 +242,10 @@ def _undeclared(function: Any) -> TypeError:
     name = described(function)
     name = name if variable != "f" and 0 < len(name) <= MAX_NAME else "mine"
     return TypeError(
-        f"op is {described(function)}, which is not declared as a reduction: ranks compare a "
-        f"function by its name; use one of {', '.join(NAMES)}, or declare it: "
-        f"op = ftcomm.reduction({variable}, name={name!r}), with elementwise=False if it needs "
-        "whole arrays, commutative=False if the order of ranks is meant"
+        f"op is {described(function)}, which is not declared as a reduction; use one of "
+        f"{', '.join(NAMES)}, or give it a name that ranks can compare, elementwise=False if it "
+        "needs whole arrays, and commutative=False if the order of ranks is meant:\n"
+        f"    op = ftcomm.reduction({variable}, name={name!r})"
     )
 
 
@@ -287,11 +278,7 @@ def needs_whole(op: UncheckedOp) -> bool:
 
 
 def check_itemsize(reduction: Reduction, x: Array, what: str = "the input") -> None:
-    """Refuse an array that does not consist of a function's whole elements.
-
-    Raises:
-        ValueError: its bytes are no multiple of the size of one.
-    """
+    """Refuse an array that does not consist of a function's whole elements; raises ValueError."""
     if reduction.itemsize and x.nbytes % reduction.itemsize:
         raise ValueError(
             f"op {described(reduction.function)} combines elements of {reduction.itemsize} bytes, "

@@ -98,25 +98,16 @@ _SPECIAL: dict[tuple[str, str], Combine] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reducer:
-    """One operation on one dtype.
+    """One operation on one dtype."""
 
-    Attributes:
-        op: its wire code.
-        op_hash: names a user's function in the signature, else 0.
-        combine: ``combine(accumulator, operand, out)``; `out` is neither of the two, or exactly
-            one of them.
-        whole: the operation must see whole arrays in rank order, not segments.
-        floating: may raise floating-point warnings, which are the same on no two machines and
-            so are silenced.
-        divide: ``divide(work, world_size)`` turns a sum into the mean, in place.
-    """
-
-    op: OpCode
-    op_hash: int
+    op: OpCode  # its wire code
+    op_hash: int  # names a user's function in the signature, else 0
+    # ``combine(accumulator, operand, out)``; `out` is neither of the two, or exactly one of them.
     combine: Combine
-    whole: bool = False
+    whole: bool = False  # the operation must see whole arrays in rank order, not segments
+    # May raise floating-point warnings, which are the same on no two machines and so are silenced.
     floating: bool = False
-    divide: Divide = _divide
+    divide: Divide = _divide  # ``divide(work, world_size)`` turns a sum into the mean, in place
 
     def finish(self, work: Array, world_size: int) -> None:
         """Turn the combination of all ranks' operands into the result, in place."""

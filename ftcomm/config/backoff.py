@@ -6,22 +6,17 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Delays that grow with the failures in a row.
+    """Delays that grow with the failures in a row."""
 
-    Attributes:
-        delays_s: the delay after the first, second, ... failure; the last one repeats.
-        jitter: the share of a delay that is left to chance, so that many do not try at once.
-    """
-
+    # The delay after the first, second, ... failure; the last one repeats.
     delays_s: tuple[float, ...]
+    # The share of a delay that is left to chance, so that many do not try at once.
     jitter: float = 0.0
 
     def delay_s(self, failures: int, draw: float = 0.0) -> float:
         """Return the seconds to wait after `failures` failures in a row, 1 or more.
 
-        Args:
-            failures: how often in a row it has failed.
-            draw: a random number from 0 to 1, by which the delay is shortened within `jitter`.
+        `draw`, a random number from 0 to 1, shortens the delay within `jitter`.
         """
         longest = self.delays_s[min(failures, len(self.delays_s)) - 1]
         return longest * (1 - self.jitter * draw)

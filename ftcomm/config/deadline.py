@@ -15,15 +15,10 @@ _CLOCK_TIMES = (dt.date, dt.time, np.datetime64)  # a datetime is a date
 
 
 class Limit(NamedTuple):
-    """The end of the time that a call may take.
+    """The end of the time that a call may take."""
 
-    Attributes:
-        seconds: from the call on.
-        at: monotonic time.
-    """
-
-    seconds: float
-    at: float
+    seconds: float  # from the call on
+    at: float  # monotonic time
 
     @property
     def is_past(self) -> bool:
@@ -32,19 +27,12 @@ class Limit(NamedTuple):
 
 
 class QueuedLimit(NamedTuple):
-    """The limit of a call that waits for its turn.
+    """The limit of a call that waits for its turn."""
 
-    Attributes:
-        limit: of the call.
-        signature: of the call, as far as it is known; may be empty.
-        site: the line that made it.
-        waits_for: what comes before it, in words, where that is no call that runs.
-    """
-
-    limit: Limit
-    signature: bytes
-    site: str
-    waits_for: str = ""
+    limit: Limit  # of the call
+    signature: bytes  # of the call, as far as it is known; may be empty
+    site: str  # the line that made it
+    waits_for: str = ""  # what comes before it, in words, where that is no call that runs
 
 
 def earliest(limits: Iterable[QueuedLimit | None]) -> QueuedLimit | None:
@@ -86,11 +74,7 @@ def checked_timeout(timeout: Any) -> float | None:
 
 
 def _seconds(name: str, given: Any) -> float:
-    """A duration in seconds, which may be below 0 and not finite.
-
-    Raises:
-        TypeError: it is a time of the clock, or neither a number nor a timedelta.
-    """
+    """A duration in seconds, which may be below 0 and not finite; raises TypeError."""
     kind = type(given).__name__
     if isinstance(given, _CLOCK_TIMES):
         raise TypeError(
@@ -110,15 +94,7 @@ def _seconds(name: str, given: Any) -> float:
 
 
 def overdue(rank: int, call: str, site: str, seconds: float, waited: str) -> str:
-    """The words for a call that took longer than `seconds`.
-
-    Args:
-        rank: whose call it is.
-        call: it, in words.
-        site: the line that made it; empty where that is not known.
-        seconds: that it was given.
-        waited: what the rank was doing.
-    """
+    """The words for a call that took longer than `seconds`."""
     return (
         f"rank {rank} gave {call} at {site or 'an unknown line'} a deadline of {seconds:g} s, and "
         f"it took longer; {waited}"

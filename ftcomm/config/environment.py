@@ -104,46 +104,30 @@ SCHEDULERS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """Options of this process alone.
+    """Options of this process alone."""
 
-    Attributes:
-        routes: addresses of the tracker in the order to try; None is a group of one.
-        worker_id: the id, None to have one made up.
-        token_file: where the job's token is, None for an empty key.
-        connect_timeout: seconds to wait for the first answer of a tracker.
-        tracker_timeout: seconds to wait for a lost tracker that is needed.
-        bind: address or address:port to listen on, None for the control connection's own
-            address and a free port.
-        advertise: address or address:port to tell the others, None for `bind`.
-        host: name of this worker's machine, None for the system's.
-        zone: name of what the machine may be lost with, empty for none.
-        spare: this worker is not counted when the group forms.
-        faults: faults to inject, None for none.
-        faults_log: where injected faults are recorded, None for nowhere.
-        history: folder in which this incarnation is recorded, None for nowhere.
-        log_level: verbosity of the logger on stderr, None to leave it silent.
-        scheduler_size: world size that a scheduler announced, None if none did.
-        lonely: variable by which a scheduler has numbered this process, though neither says how
-            many there are nor is a tracker named; None where nothing is odd.
-        asked: job settings that this worker wants to find, for `JobSettings.differences`.
-    """
-
+    # Addresses of the tracker in the order to try; None is a group of one.
     routes: tuple[tuple[str, int], ...] | None = None
-    worker_id: str | None = None
-    token_file: Path | None = None
-    connect_timeout: float = CONNECT_WITHIN_S
-    tracker_timeout: float = TRACKER_WITHIN_S
+    worker_id: str | None = None  # the id, None to have one made up
+    token_file: Path | None = None  # where the job's token is, None for an empty key
+    connect_timeout: float = CONNECT_WITHIN_S  # seconds to wait for the first answer of a tracker
+    tracker_timeout: float = TRACKER_WITHIN_S  # seconds to wait for a lost tracker that is needed
+    # Address or address:port to listen on, None for the control connection's own address and a free
+    # port.
     bind: str | None = None
-    advertise: str | None = None
-    host: str | None = None
-    zone: str = ""
-    spare: bool = False
-    faults: str | None = None
-    faults_log: str | None = None
-    history: Path | None = None
-    log_level: str | None = None
-    scheduler_size: int | None = None
+    advertise: str | None = None  # address or address:port to tell the others, None for `bind`
+    host: str | None = None  # name of this worker's machine, None for the system's
+    zone: str = ""  # name of what the machine may be lost with, empty for none
+    spare: bool = False  # this worker is not counted when the group forms
+    faults: str | None = None  # faults to inject, None for none
+    faults_log: str | None = None  # where injected faults are recorded, None for nowhere
+    history: Path | None = None  # folder in which this incarnation is recorded, None for nowhere
+    log_level: str | None = None  # verbosity of the logger on stderr, None to leave it silent
+    scheduler_size: int | None = None  # world size that a scheduler announced, None if none did
+    # Variable by which a scheduler has numbered this process, though neither says how many there
+    # are nor is a tracker named; None where nothing is odd.
     lonely: str | None = None
+    # Job settings that this worker wants to find, for `JobSettings.differences`.
     asked: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
@@ -217,22 +201,14 @@ class WorkerOptions:
 
 
 def _text(name: str, given: object) -> str | None:
-    """An argument that is a text.
-
-    Raises:
-        ConfigError: it is something else.
-    """
+    """An argument that is a text; raises ConfigError."""
     if given is None or isinstance(given, str):
         return given
     raise ConfigError(f"{name} is {given!r}, must be a text")
 
 
 def _id_text(given: object) -> str | None:
-    """A worker id, which may be a number, as ranks are.
-
-    Raises:
-        ConfigError: it is neither a text nor a whole number.
-    """
+    """A worker id, which may be a number, as ranks are; raises ConfigError."""
     if given is None or isinstance(given, str):
         return given
     if isinstance(given, bool) or not isinstance(given, Integral):
@@ -318,11 +294,7 @@ def write_joined_note(text: str | None) -> None:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """``host:port`` or ``[v6]:port``.
-
-    Raises:
-        ConfigError: it is neither.
-    """
+    """``host:port`` or ``[v6]:port``; raises ConfigError."""
     host, colon, port = text.strip().rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]

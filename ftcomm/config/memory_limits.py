@@ -18,25 +18,17 @@ _V1_FILES = ("memory.limit_in_bytes",)
 
 
 class _Mount(NamedTuple):
-    """Mount point of a hierarchy of control groups.
+    """Mount point of a hierarchy of control groups."""
 
-    Attributes:
-        root: the group that is seen there.
-        folder: the place.
-        files: that say limits in each group.
-    """
-
-    root: PurePosixPath
-    folder: PurePosixPath
-    files: tuple[str, ...]
+    root: PurePosixPath  # the group that is seen there
+    folder: PurePosixPath  # the place
+    files: tuple[str, ...]  # that say limits in each group
 
 
 def limit_files(membership: str, mounts: str) -> list[PurePosixPath]:
     """The files that may hold limits of this process, of its own group and of all around it.
 
-    Args:
-        membership: what ``/proc/self/cgroup`` says.
-        mounts: what ``/proc/self/mountinfo`` says.
+    `membership` is what ``/proc/self/cgroup`` says, `mounts` what ``/proc/self/mountinfo`` says.
     """
     found = []
     groups = dict(_groups(membership))

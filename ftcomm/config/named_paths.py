@@ -10,10 +10,6 @@ from ftcomm.errors import ConfigError
 def with_home(path: str | Path, what: str) -> Path:
     """`path`; ``~`` in front is the user's home, as a shell has it where it stands alone.
 
-    Args:
-        path: as the user gave it.
-        what: it names, for the error.
-
     Raises:
         ConfigError: nobody has that home.
     """

@@ -14,16 +14,13 @@ class Peaks:
 
     Args:
         limit: bytes above which nothing is held that is not in use.
-
-    Attributes:
-        newest: the most in this version; whoever has no time for `note` raises it.
     """
 
     __slots__ = ("_earlier", "limit", "newest")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.newest = 0
+        self.newest = 0  # the most in this version; whoever has no time for `note` raises it
         self._earlier: deque[int] = deque(maxlen=KEPT_VERSIONS)
 
     def note(self, in_use: int) -> None:

@@ -16,15 +16,10 @@ UNKNOWN_START = 0  # where the system has no /proc: the number alone must do
 
 @dataclass(frozen=True, slots=True)
 class ProcessName:
-    """One process of this host.
+    """One process of this host."""
 
-    Attributes:
-        pid: its number.
-        start: when it began, in ticks since the machine did; `UNKNOWN_START` where the system does
-            not say.
-    """
-
-    pid: int
+    pid: int  # its number
+    # When it began, in ticks since the machine did; `UNKNOWN_START` where the system does not say.
     start: int
 
     @classmethod

@@ -43,29 +43,17 @@ class OptionGroup(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class SettingKind(ABC):
-    """The bounds of a setting, and what it means.
+    """The bounds of a setting, and what it means."""
 
-    Attributes:
-        meaning: one line for the command line, the environment's help and the documents.
-    """
-
-    meaning: str
+    meaning: str  # one line for the command line, the environment's help and the documents
 
     @abstractmethod
     def read(self, name: str, text: str) -> Any:
-        """Return the value that `text` names, not yet checked.
-
-        Raises:
-            ConfigError: it names none.
-        """
+        """Return the value that `text` names, not yet checked; raises ConfigError."""
 
     @abstractmethod
     def check(self, name: str, value: Any) -> None:
-        """Refuse a value of the setting `name`.
-
-        Raises:
-            ConfigError: it is out of range, or of another type.
-        """
+        """Refuse a value of the setting `name`; raises ConfigError."""
 
     @abstractmethod
     def canonical(self, value: Any) -> str:
@@ -210,23 +198,14 @@ class StoreName(SettingKind):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPeriod:
-    """The period of durable checkpoints, in seconds or in versions; one of the two is 0.
+    """The period of durable checkpoints, in seconds or in versions; one of the two is 0."""
 
-    Attributes:
-        seconds: between two versions that are written.
-        versions: every how many versions one is written.
-    """
-
-    seconds: float = 0.0
-    versions: int = 0
+    seconds: float = 0.0  # between two versions that are written
+    versions: int = 0  # every how many versions one is written
 
     @classmethod
     def of(cls, text: str) -> "CheckpointPeriod":
-        """The period that `text` names: ``60s``, ``5m``, ``1h`` or ``10v``.
-
-        Raises:
-            ValueError: it names none.
-        """
+        """The period that `text` names: ``60s``, ``5m``, ``1h`` or ``10v``; raises ValueError."""
         match = _PERIOD.fullmatch(text.strip().lower())
         if match is None:
             raise ValueError(f"{text!r} is no period such as 60s, 5m or 10v")
@@ -275,11 +254,7 @@ def can_be_recorded(text: str) -> bool:
 
 
 def bytes_in(text: str) -> int:
-    """The size that `text` names: 1000000, 512MiB, 1.5 GiB.
-
-    Raises:
-        ValueError: it names none.
-    """
+    """The size that `text` names: 1000000, 512MiB, 1.5 GiB; raises ValueError."""
     # Digits are bounded: Python refuses to read endless ones, and a float has no room for them.
     match = re.fullmatch(r"(\d{1,20})(\.\d{1,20})?\s*([A-Z]*)", text.strip().upper(), re.ASCII)
     if match is None or match[3] not in _UNITS:

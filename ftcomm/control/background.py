@@ -18,14 +18,10 @@ SHOWN_LENGTH = 300  # characters of an error's text: it goes to other processes
 
 
 class BackgroundError(Exception):
-    """A function failed in the background; nothing came of it.
-
-    Attributes:
-        cause: what happened, for a message or the log.
-    """
+    """A function failed in the background; nothing came of it."""
 
     def __init__(self, cause: str) -> None:
-        self.cause = cause
+        self.cause = cause  # what happened, for a message or the log
         super().__init__(cause)
 
 
@@ -36,12 +32,6 @@ async def run_in_background(
     limiter: trio.CapacityLimiter | None = None,
 ) -> T:
     """Run a function on another thread and return what it returns.
-
-    Args:
-        function: to run.
-        arguments: of `function`.
-        abandon_on_cancel: a cancellation does not wait for it.
-        limiter: of how many may run at once.
 
     Raises:
         FtcommError, OSError: as `function` raises them.

@@ -117,24 +117,16 @@ class UserNews:
 
 
 class Driver:
-    """The control thread's view of one communicator.
-
-    Attributes:
-        changed: set, and replaced, whenever the core's state or epoch may have changed.
-        epoch_scopes: of the tasks that the end of the epoch's links ends.
-        hung_up: set when this process has no more part in the job.
-        attempts: numbers for attempts to dial links of several connections.
-        contributions: what tasks wait for that serve parts of calls.
-        message_news: what tasks wait for that send messages.
-        taken_news: what tasks wait for that have read far ahead.
-    """
+    """The control thread's view of one communicator."""
 
     def __init__(self, hub: Hub, nursery: trio.Nursery) -> None:
         self.hub = hub
         self.nursery = nursery
+        # Set, and replaced, whenever the core's state or epoch may have changed.
         self.changed = trio.Event()
-        self.hung_up = trio.Event()
-        self.epoch_scopes = EpochScopes()
+        self.hung_up = trio.Event()  # set when this process has no more part in the job
+        self.epoch_scopes = EpochScopes()  # of the tasks that the end of the epoch's links ends
+        # Numbers for attempts to dial links of several connections.
         self.attempts = itertools.count(1)
         self.outbox: trio.MemorySendChannel[WorkerMessage] | None = None
         self.cut_control: trio.CancelScope | None = None
@@ -146,9 +138,10 @@ class Driver:
         self._all_written = trio.Event()
         self._durable = DurableTasks(self)
         self._token = trio.lowlevel.current_trio_token()
+        # What tasks wait for that serve parts of calls.
         self.contributions = UserNews(self.run_soon)
-        self.message_news = UserNews(self.run_soon)
-        self.taken_news = UserNews(self.run_soon)
+        self.message_news = UserNews(self.run_soon)  # what tasks wait for that send messages
+        self.taken_news = UserNews(self.run_soon)  # what tasks wait for that have read far ahead
 
     # --- from any thread ----------------------------------------------------------------------
 

@@ -56,11 +56,7 @@ READ_TRIES = 30  # a minute: longer than a store's restart, shorter than `replac
 
 
 class DurableTasks:
-    """Background work of one worker for its marked versions, and its restore.
-
-    Args:
-        driver: whose core asks for the work and hears what came of it.
-    """
+    """Background work of one worker for its marked versions, and its restore."""
 
     def __init__(self, driver: "Driver") -> None:
         self._driver = driver
@@ -120,11 +116,7 @@ class DurableTasks:
             return self._driver.hub.core.durables.awaits(version)
 
     def _put(self, order: WriteVersion, write: ObjectWrite) -> ObjectWritten:
-        """Write one object, on a thread of its own.
-
-        Raises:
-            StoreError: it is not written.
-        """
+        """Write one object, on a thread of its own; raises StoreError."""
         wanted, contact = write.order, self._driver.hub.core.contact
         raw, entries = _raw_of(write)
         nbytes = sum(len(part) for part in raw)
@@ -162,12 +154,7 @@ class DurableTasks:
         )
 
     def _opened(self) -> Store:
-        """The store, which is proven to be the tracker's.
-
-        Raises:
-            ConfigError: this host cannot use it, or has another one at its place.
-            StoreError: it could not be reached.
-        """
+        """The store, which is proven to be the tracker's; raises ConfigError or StoreError."""
         url, job_id = self._driver.hub.settings.checkpoint, self._driver.hub.core.contact.job_id
         wanted = url, series_of(job_id)
         if self._store is None or self._store_of != wanted:  # a process without a plan changes jobs

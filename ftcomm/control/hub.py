@@ -40,21 +40,13 @@ from ftcomm.transport.waker import Waker
 
 @dataclass(slots=True)
 class Recovered:
-    """Counters over all epochs and the links of the present one, for users.
+    """Counters over all epochs and the links of the present one, for users."""
 
-    Attributes:
-        epochs: plans taken.
-        fetched: results fetched from others.
-        replays: results replayed.
-        corrupted: times that a record's checksum did not match.
-        links: what the link to each rank is made of.
-    """
-
-    epochs: int = 0
-    fetched: int = 0
-    replays: int = 0
-    corrupted: int = 0
-    links: dict[int, str] = field(default_factory=dict)
+    epochs: int = 0  # plans taken
+    fetched: int = 0  # results fetched from others
+    replays: int = 0  # results replayed
+    corrupted: int = 0  # times that a record's checksum did not match
+    links: dict[int, str] = field(default_factory=dict)  # what the link to each rank is made of
     _lock: threading.Lock = field(
         default_factory=threading.Lock, init=False, repr=False, compare=False
     )
@@ -70,31 +62,19 @@ def _no_limit() -> None:
 
 
 class CompleteCall(NamedTuple):
-    """A call that is complete here and has yet to return.
+    """A call that is complete here and has yet to return."""
 
-    Attributes:
-        call: in the user's words.
-        site: the user's line.
-        waits: what it waits for.
-    """
-
-    call: str
-    site: str
-    waits: str
+    call: str  # in the user's words
+    site: str  # the user's line
+    waits: str  # what it waits for
 
 
 class Deadline(NamedTuple):
-    """A call in flight that may not take longer.
+    """A call in flight that may not take longer."""
 
-    Attributes:
-        position: of the call; of what would follow one that is complete here.
-        limit: of the call.
-        complete: says so of one that is complete here.
-    """
-
-    position: Position
-    limit: Limit
-    complete: CompleteCall | None = None
+    position: Position  # of the call; of what would follow one that is complete here
+    limit: Limit  # of the call
+    complete: CompleteCall | None = None  # says so of one that is complete here
 
 
 class Hub:

@@ -10,10 +10,6 @@ class IdleTimeoutStream:
 
     It must lie below whatever gathers bytes into records, messages or items: around one of those, a
     limit of silence would be a least speed.
-
-    Args:
-        sock: what carries the bytes.
-        limit: seconds without a byte after which the other side counts as lost.
     """
 
     def __init__(self, sock: ByteStream, limit: float) -> None:

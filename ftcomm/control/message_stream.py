@@ -50,11 +50,7 @@ async def send_all(sock: ByteStream, data: bytes | memoryview) -> None:
 
 
 async def receive_into(sock: ByteStream, view: memoryview) -> None:
-    """Fill `view` exactly.
-
-    Raises:
-        PeerClosed: the stream ended before.
-    """
+    """Fill `view` exactly; raises PeerClosed."""
     while view:
         received = await sock.recv_into(view)
         if received == 0:

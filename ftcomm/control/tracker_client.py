@@ -23,7 +23,7 @@ from ftcomm.errors import (
 from ftcomm.protocol.codec import READ_BYTES, Decoder
 from ftcomm.protocol.handshake import control_key
 from ftcomm.protocol.member_deltas import MemberDeltaReader
-from ftcomm.protocol.messages import WorkerMessage
+from ftcomm.protocol.messages import Refused, WorkerMessage
 from ftcomm.recovery.events import Attached, Detached, Received
 
 # In multiples of `detect_within`, how long a tracker may leave a worker without a welcome where
@@ -179,8 +179,16 @@ async def _read(driver: Driver, sock: trio.socket.SocketType) -> None:
         if not data:
             raise PeerClosed
         for message in map(member_deltas.take, decoder.feed(data)):
+            if isinstance(message, Refused) and _gives_up(driver, message):
+                raise PeerClosed(message.reason)
             if message is not None:
                 driver.apply(Received(message))  # type: ignore[arg-type]  # the core refuses others
+
+
+def _gives_up(driver: Driver, refused: Refused) -> bool:
+    """True if a tracker ends that has lost its journal, and another one may lead the job (R19)."""
+    is_lost = refused.error == TrackerLostError.__name__
+    return is_lost and len(driver.hub.options.routes or ()) > 1
 
 
 async def _read_some(driver: Driver, sock: trio.socket.SocketType) -> bytes:

@@ -101,11 +101,7 @@ class LinkFault:
 
 
 def parse_faults(spec: str) -> list[InjectedFault | LinkFault]:
-    """The faults of a specification.
-
-    Raises:
-        ConfigError: naming the part that is not a fault.
-    """
+    """The faults of a specification; raises ConfigError."""
     parts = [part.strip() for part in spec.split(",") if part.strip()]
     return [_parse_link(part) or _parse(part) for part in parts]
 
@@ -151,14 +147,7 @@ class FaultInjector:
         break_links: Callable[[str], None],
         counted: Callable[[], tuple[int, int]],
     ) -> None:
-        """Take the plan.
-
-        Args:
-            spec: the faults, see `parse_faults`.
-            log_path: where to record what fires, None for nowhere.
-            break_links: ends data links, see `BREAKING`.
-            counted: gives the incarnation of this process and its epoch, for the records.
-        """
+        """Take the plan."""
         faults = parse_faults(spec)
         self._waiting = [fault for fault in faults if isinstance(fault, InjectedFault)]
         self._links = {(f.low, f.high): f for f in faults if isinstance(f, LinkFault)}
@@ -169,15 +158,7 @@ class FaultInjector:
         self._entered = START
 
     def at(self, point: str, rank: int, position: Position, restarts: int, step: int = 0) -> None:
-        """The process is at `point`; do what was planned for it, once.
-
-        Args:
-            point: one of `POINTS`.
-            rank: of this process.
-            position: the collective that it will complete next.
-            restarts: earlier deaths of its worker id, as far as it knows.
-            step: of the transfer.
-        """
+        """The process is at `point`; do what was planned for it, once."""
         if point == "enter":
             self._entered = position
         elif point in _OF_THE_CALL:

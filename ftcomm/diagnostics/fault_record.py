@@ -16,26 +16,17 @@ _WORDS = ("pid", "start", "group", "incarnation", "epoch", "at")
 
 @dataclass(frozen=True, slots=True)
 class FaultRecord:
-    """One fault that is about to act.
+    """One fault that is about to act."""
 
-    Attributes:
-        fault: as the plan says it.
-        pid: of the process that it hits.
-        start: of that process, see `ftcomm.config.process_identity.ProcessName`.
-        group: its process group, which a launcher gives to each process that it starts.
-        incarnation: how the tracker counts the process (the first is 1); of a tracker its
-            generation; 0 before the process knows.
-        epoch: the newest that the process knows, 0 before the first.
-        at: seconds of the machine's monotonic clock.
-    """
-
-    fault: str
-    pid: int
-    start: int
-    group: int
+    fault: str  # as the plan says it
+    pid: int  # of the process that it hits
+    start: int  # of that process, see `ftcomm.config.process_identity.ProcessName`
+    group: int  # its process group, which a launcher gives to each process that it starts
+    # How the tracker counts the process (the first is 1); of a tracker its generation; 0 before the
+    # process knows.
     incarnation: int
-    epoch: int
-    at: float
+    epoch: int  # the newest that the process knows, 0 before the first
+    at: float  # seconds of the machine's monotonic clock
 
     @classmethod
     def of_this_process(cls, fault: object, *, incarnation: int, epoch: int) -> Self:
@@ -45,11 +36,7 @@ class FaultRecord:
 
     @classmethod
     def parse(cls, line: str) -> Self:
-        """Read what `str` gives.
-
-        Raises:
-            ValueError: it is no such line.
-        """
+        """Read what `str` gives; raises ValueError."""
         fault, *words = line.split(" ")
         fields = dict(word.split("=", 1) for word in words)
         if tuple(fields) != _WORDS:

@@ -23,32 +23,19 @@ LEFT = "left"
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """An incarnation has its first plan; the first line of its file.
-
-    Attributes:
-        format: `FORMAT`.
-        job: the job's id.
-        worker: the worker id.
-        incarnation: as the tracker numbered this incarnation.
-        rank: its place.
-        size: number of places.
-        pid: of its process.
-        host: where it runs.
-        detect_within: the job's setting, in seconds.
-        replicas: the job's setting.
-    """
+    """An incarnation has its first plan; the first line of its file."""
 
     event: ClassVar[str] = "start"
-    format: int
-    job: str
-    worker: str
-    incarnation: int
-    rank: int
-    size: int
-    pid: int
-    host: str
-    detect_within: float
-    replicas: int
+    format: int  # `FORMAT`
+    job: str  # the job's id
+    worker: str  # the worker id
+    incarnation: int  # as the tracker numbered this incarnation
+    rank: int  # its place
+    size: int  # number of places
+    pid: int  # of its process
+    host: str  # where it runs
+    detect_within: float  # the job's setting, in seconds
+    replicas: int  # the job's setting
 
     @property
     def attempt(self) -> int:
@@ -63,110 +50,68 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """It has taken a plan.
-
-    Attributes:
-        epoch: of the plan.
-        rank: its place.
-        position: where it stands, before anything is done in this epoch.
-        frontier: below it results are served, from it on executed by all.
-        members: worker id and incarnation of each place, in rank order.
-    """
+    """It has taken a plan."""
 
     event: ClassVar[str] = "plan"
-    epoch: int
-    rank: int
-    position: Position
-    frontier: Position
-    members: tuple[tuple[str, int], ...]
+    epoch: int  # of the plan
+    rank: int  # its place
+    position: Position  # where it stands, before anything is done in this epoch
+    frontier: Position  # below it results are served, from it on executed by all
+    members: tuple[tuple[str, int], ...]  # worker id and incarnation of each place, in rank order
 
 
 @dataclass(frozen=True, slots=True)
 class Entered:
-    """The script has made a call.
-
-    Attributes:
-        position: of the call.
-        kind: the collective's name in lower case.
-        signature: as hex, empty while it depends on an input that is not made yet.
-        site: line of the script.
-        input: digest of what was passed, None where there is none yet; of a checkpoint's state.
-        local: digest of a checkpoint's local state, None without one.
-    """
+    """The script has made a call."""
 
     event: ClassVar[str] = "enter"
-    position: Position
-    kind: str
-    signature: str
-    site: str
+    position: Position  # of the call
+    kind: str  # the collective's name in lower case
+    signature: str  # as hex, empty while it depends on an input that is not made yet
+    site: str  # line of the script
+    # Digest of what was passed, None where there is none yet; of a checkpoint's state.
     input: str | None = None
-    local: str | None = None
+    local: str | None = None  # digest of a checkpoint's local state, None without one
 
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """The call has a result.
-
-    Attributes:
-        position: as entered.
-        kind: as entered.
-        how: ``executed`` by this incarnation, or ``served``: from a log, or a commit by a plan.
-        epoch: in which it was executed; where it was served, the one in force at the return.
-        result: digest of the result that all ranks have; of the state, of a checkpoint or load.
-        input: digest of what was passed, taken again after the call.
-        version: of a checkpoint or load.
-        local: digest of this rank's local state of a checkpoint or load, None without one.
-    """
+    """The call has a result."""
 
     event: ClassVar[str] = "return"
-    position: Position
-    kind: str
-    how: str
-    epoch: int
-    result: str
-    input: str | None = None
-    version: int | None = None
+    position: Position  # as entered
+    kind: str  # as entered
+    how: str  # ``executed`` by this incarnation, or ``served``: from a log, or a commit by a plan
+    epoch: int  # in which it was executed; where it was served, the one in force at the return
+    result: str  # digest of the result that all ranks have; of the state, of a checkpoint or load
+    input: str | None = None  # digest of what was passed, taken again after the call
+    version: int | None = None  # of a checkpoint or load
+    # Digest of this rank's local state of a checkpoint or load, None without one.
     local: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """The call has raised.
-
-    Attributes:
-        position: as entered.
-        kind: as entered.
-        error: name of the exception's class.
-        cause: its text.
-        epoch: in force.
-        input: digest of what was passed, taken again after the call.
-    """
+    """The call has raised."""
 
     event: ClassVar[str] = "raise"
-    position: Position
-    kind: str
-    error: str
-    cause: str
-    epoch: int
-    input: str | None = None
+    position: Position  # as entered
+    kind: str  # as entered
+    error: str  # name of the exception's class
+    cause: str  # its text
+    epoch: int  # in force
+    input: str | None = None  # digest of what was passed, taken again after the call
 
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """This incarnation was told that it is over: a fatal decision on the job, or fenced.
-
-    Attributes:
-        error: name of the exception's class.
-        cause: its text.
-        epoch: in force.
-        position: where it stood; nothing at or behind it may complete any more.
-    """
+    """This incarnation was told that it is over: a fatal decision on the job, or fenced."""
 
     event: ClassVar[str] = "over"
-    error: str
-    cause: str
-    epoch: int
-    position: Position
+    error: str  # name of the exception's class
+    cause: str  # its text
+    epoch: int  # in force
+    position: Position  # where it stood; nothing at or behind it may complete any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,16 +125,11 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The communicator is over; the last line.
-
-    Attributes:
-        how: ``closed``, ``left``, or the name of the error's class.
-        cause: why.
-    """
+    """The communicator is over; the last line."""
 
     event: ClassVar[str] = "end"
-    how: str
-    cause: str = ""
+    how: str  # ``closed``, ``left``, or the name of the error's class
+    cause: str = ""  # why
 
 
 WorkerEvent = Started | Planned | Entered | Returned | Raised | Over | Resources | Ended

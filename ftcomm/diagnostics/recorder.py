@@ -35,11 +35,7 @@ class Recorder:
     """One process's file; made at `init`, opened when the tracker has numbered the incarnation."""
 
     def __init__(self, folder: Path, log: JobLogger) -> None:
-        """Make `folder`.
-
-        Raises:
-            ConfigError: it cannot be made.
-        """
+        """Make `folder`; raises ConfigError."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -138,11 +134,7 @@ class Recorder:
 
 
 def taken_resources() -> Resources:
-    """Measure the resources that this process uses now.
-
-    Raises:
-        OSError: the system does not say.
-    """
+    """Measure the resources that this process uses now; raises OSError."""
     pages = int(_STATM.read_text(encoding="ascii").split()[1])
     # the listing's own descriptor is not the process's
     return Resources(pages * os.sysconf("SC_PAGE_SIZE"), sum(1 for _ in _DESCRIPTORS.iterdir()) - 1)

@@ -8,17 +8,12 @@ NO_RANGE = "the service, or a proxy before it, ignores the header Range of a rea
 
 
 class BucketError(Exception):
-    """A call failed.
-
-    Attributes:
-        reason: for people, without credentials.
-        is_temporary: the same call may succeed in a moment.
-    """
+    """A call failed."""
 
     def __init__(self, reason: str, *, is_temporary: bool) -> None:
         super().__init__(reason)
-        self.reason = reason
-        self.is_temporary = is_temporary
+        self.reason = reason  # for people, without credentials
+        self.is_temporary = is_temporary  # the same call may succeed in a moment
 
 
 class NoSuchKeyError(Exception):
@@ -72,11 +67,7 @@ class BucketCalls(Protocol):
 
 
 def size_of(listed: list[tuple[str, int]], key: str) -> int:
-    """Size of the object `key` among those that were listed.
-
-    Raises:
-        NoSuchKeyError: it is not among them.
-    """
+    """Size of the object `key` among those that were listed; raises NoSuchKeyError."""
     for found, nbytes in listed:
         if found == key:
             return nbytes

@@ -60,16 +60,11 @@ def record_name(number: int) -> str:
 
 @dataclass(slots=True)
 class Chain:
-    """The chain of one store, as far as it was read. Not thread-safe.
+    """The chain of one store, as far as it was read. Not thread-safe."""
 
-    Attributes:
-        store: where the records are.
-        links: all records that were read, in order.
-        reads_past_damage: of every kind but the first record's; for one who puts nothing.
-    """
-
-    store: Store
-    links: list[ChainLink] = field(default_factory=list)
+    store: Store  # where the records are
+    links: list[ChainLink] = field(default_factory=list)  # all records that were read, in order
+    # Of every kind but the first record's; for one who puts nothing.
     reads_past_damage: bool = False
 
     def read(self) -> list[ChainLink]:
@@ -112,10 +107,7 @@ class Chain:
     def put_after(self, record: ChainRecord, nonce: bytes, after: int) -> bool:
         """Put `record` as number `after` + 1; False if another record has that number.
 
-        Args:
-            record: made from the first `after` records.
-            nonce: drawn once for this record, also when the call is repeated.
-            after: number of the record before it.
+        `nonce` is drawn once for this record, also when the call is repeated.
 
         Raises:
             StoreError: the outcome is unclear. Called again with the same nonce, it finds out.
@@ -133,11 +125,7 @@ class Chain:
     ) -> int:
         """Put `record` at the lowest free number; return the number.
 
-        Args:
-            record: to put.
-            nonce: drawn once for this record, also when the call is repeated.
-            attempt: of the writer.
-            generation: of the writer.
+        `nonce` is drawn once for this record, also when the call is repeated.
 
         Raises:
             OvertakenError: a later attempt has begun; nothing was put.

@@ -18,25 +18,17 @@ from ftcomm.protocol.position import PRELUDE
 
 @dataclass(frozen=True, slots=True)
 class ChainState:
-    """The state of a job by its chain.
+    """The state of a job by its chain."""
 
-    Attributes:
-        series: the first record; None for an empty chain.
-        attempts: by number of the record, in order.
-        versions: likewise, oldest first.
-        finished: the version at which the job finished, `PRELUDE` before.
-        epochs: of the newest attempt, oldest first.
-        ended: the end of the newest attempt, if a tracker with a standby has recorded one.
-        damaged: by number of the record, what is wrong with it: of versions, but for a reader that
-            reads past all damage.
-    """
-
-    series: SeriesRecord | None
-    attempts: dict[int, AttemptRecord]
-    versions: dict[int, VersionRecord]
-    finished: int = PRELUDE
-    epochs: tuple[EpochRecord, ...] = ()
+    series: SeriesRecord | None  # the first record; None for an empty chain
+    attempts: dict[int, AttemptRecord]  # by number of the record, in order
+    versions: dict[int, VersionRecord]  # likewise, oldest first
+    finished: int = PRELUDE  # the version at which the job finished, `PRELUDE` before
+    epochs: tuple[EpochRecord, ...] = ()  # of the newest attempt, oldest first
+    # The end of the newest attempt, if a tracker with a standby has recorded one.
     ended: EndedRecord | None = None
+    # By number of the record, what is wrong with it: of versions, but for a reader that reads past
+    # all damage.
     damaged: dict[int, str] = field(default_factory=dict)
 
     @property

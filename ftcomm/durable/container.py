@@ -114,11 +114,7 @@ ALGORITHMS: dict[str, Callable[[], Digest]] = {ALGORITHM: _xxh3, "blake2b-128": 
 
 
 def new_digest(algorithm: str) -> Digest:
-    """A digest to feed.
-
-    Raises:
-        ConfigError: it is not known.
-    """
+    """A digest to feed; raises ConfigError."""
     if algorithm not in ALGORITHMS:
         raise ConfigError(f"digest {algorithm[:40]!r} is not known to this ftcomm")
     return ALGORITHMS[algorithm]()
@@ -159,18 +155,12 @@ def container_parts(
 
 @dataclass(frozen=True, slots=True)
 class OpenContainer:
-    """An object whose header was read and verified.
-
-    Attributes:
-        name: of the object.
-        header: what it holds.
-        start: where its raw bytes begin.
-    """
+    """An object whose header was read and verified."""
 
     store: Store
-    name: str
-    header: ContainerHeader
-    start: int
+    name: str  # of the object
+    header: ContainerHeader  # what it holds
+    start: int  # where its raw bytes begin
 
     def read_into(self, out: memoryview, expected: bytes) -> None:
         """Read all raw bytes into `out`, and verify them.
@@ -218,10 +208,7 @@ class OpenContainer:
 def open_container(store: Store, name: str, series: str) -> OpenContainer:
     """Read and verify the header of an object.
 
-    Args:
-        store: where it is.
-        name: of the object.
-        series: name of the job; an object of another is refused.
+    An object of another job than `series` is refused.
 
     Raises:
         DamagedObjectError: it is cut short, changed, foreign, of another job or a later format.

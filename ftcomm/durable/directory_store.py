@@ -33,15 +33,12 @@ class DirectoryStore:
     """A store in the folder `root`, which is made if it is not there."""
 
     def __init__(self, root: Path, files: FileCalls | None = None, *, create: bool = True) -> None:
-        """Open the store.
+        """Open the store; raises ConfigError.
 
         Args:
             root: an absolute path.
             files: calls of the file system; those of the operating system by default.
             create: False: `root` must be a store, and nothing is written by opening it.
-
-        Raises:
-            ConfigError: `root` is no folder, or cannot be made, or is no store.
         """
         self._root = root
         self._files = SystemFiles() if files is None else files

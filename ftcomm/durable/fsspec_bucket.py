@@ -17,11 +17,7 @@ class FsspecBucket:
     """Implements `BucketCalls`."""
 
     def __init__(self, scheme: str, name: str) -> None:
-        """Make the session.
-
-        Raises:
-            ImportError: a package is missing.
-        """
+        """Make the session; raises ImportError."""
         self._files = fsspec.filesystem(scheme, skip_instance_cache=True, use_listings_cache=False)
         self._name = name
 

@@ -15,17 +15,11 @@ _PRELUDE = "prelude-"  # so begins the name of an object that later versions nam
 
 @dataclass(frozen=True, slots=True)
 class _Reach:
-    """Objects that a damaged record of a version may name.
+    """Objects that a damaged record of a version may name."""
 
-    Attributes:
-        attempt: of the record.
-        above: its version is a later one.
-        below: its version is an earlier one; infinity if it is the newest of the attempt.
-    """
-
-    attempt: int
-    above: float
-    below: float
+    attempt: int  # of the record
+    above: float  # its version is a later one
+    below: float  # its version is an earlier one; infinity if it is the newest of the attempt
 
     def has(self, attempt: int, version: int, name: str) -> bool:
         """Tell whether an object is one of them."""
@@ -43,10 +37,7 @@ def garbage(state: ChainState, objects: Iterable[StoredObject], keep: int) -> li
     asked.  So does what a damaged record may name whose version would be kept: a copy of the record
     may be put back.
 
-    Args:
-        state: of the chain, read after the list was made.
-        objects: what the store lists below `DATA`.
-        keep: number of the newest versions to keep, at least 1.
+    `state` is of the chain, read after `objects` was listed.
     """
     kept = {part.name for number in state.kept(keep) for part in state.versions[number].parts}
     named = {part.name for record in state.versions.values() for part in record.parts}

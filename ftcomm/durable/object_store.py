@@ -38,14 +38,7 @@ class ObjectStore:
         prefix: str,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Make the store; nothing is called yet.
-
-        Args:
-            url: of bucket and prefix, for people.
-            bucket: the bucket.
-            prefix: before the names of all objects, without a slash at its end.
-            pause: waits for some seconds.
-        """
+        """Make the store; nothing is called yet."""
         self._url = url
         self._bucket = bucket
         self._prefix = f"{prefix}/" if prefix else ""

@@ -68,11 +68,7 @@ def _parts_of(url: str) -> SplitResult:
 
 
 def _open_directory(path: str, *, create: bool) -> Store:
-    """Open a directory of this host.
-
-    Raises:
-        ConfigError: it is none, or cannot be used.
-    """
+    """Open a directory of this host; raises ConfigError."""
     return DirectoryStore(absolute_path(path, "checkpoint store"), create=create)
 
 

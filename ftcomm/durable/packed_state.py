@@ -78,9 +78,7 @@ _LEAVES = (bool, int, float, str, bytes, ArrayNode, BytesNode)
 def read_packed_state(raw: Buffer, what: str) -> Any:
     """The tree of a packed state: dicts, lists, plain values, and the nodes above.
 
-    Args:
-        raw: the packed state; nodes are views of it.
-        what: the state's name in errors.
+    Nodes are views of `raw`; `what` names the state in errors.
 
     Raises:
         DamagedObjectError: the bytes are no packed state.

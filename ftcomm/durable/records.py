@@ -169,17 +169,11 @@ class DamagedLink:
 
 @dataclass(frozen=True, slots=True)
 class ChainLink:
-    """A record in its place.
+    """A record in its place."""
 
-    Attributes:
-        number: place in the chain, from 1.
-        nonce: drawn by its writer, who knows its record by that.
-        record: content.
-    """
-
-    number: int
-    nonce: bytes
-    record: ChainRecord | DamagedLink
+    number: int  # place in the chain, from 1
+    nonce: bytes  # drawn by its writer, who knows its record by that
+    record: ChainRecord | DamagedLink  # content
 
 
 def encode_record(link: ChainLink) -> bytes:

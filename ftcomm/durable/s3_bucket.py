@@ -70,11 +70,7 @@ def _part(answer: Any, *names: str) -> Any:
 
 
 def _date(answer: Any) -> datetime:
-    """The service's time.
-
-    Raises:
-        BucketError: it does not say it.
-    """
+    """The service's time; raises BucketError."""
     text = _part(answer, "ResponseMetadata", "HTTPHeaders", "date")
     try:
         date = parsedate_to_datetime(text)

@@ -100,12 +100,7 @@ class Store(Protocol):
         """
 
     def get(self, name: str) -> bytes:
-        """Return a small object whole.
-
-        Raises:
-            MissingObjectError: there is none.
-            StoreError: it could not be read.
-        """
+        """Return a small object whole; raises MissingObjectError or StoreError."""
 
     def read_into(self, name: str, offset: int, out: memoryview) -> int:
         """Read bytes of an object into `out`; return how many there were.
@@ -126,11 +121,7 @@ class Store(Protocol):
         """
 
     def delete(self, name: str) -> None:
-        """Delete an object; nothing happens if there is none.
-
-        Raises:
-            StoreError: it could not be deleted.
-        """
+        """Delete an object; nothing happens if there is none; raises StoreError."""
 
     def remove_leftovers(self) -> int:
         """Remove what writers have left that died within a put; return how many files.
@@ -141,11 +132,7 @@ class Store(Protocol):
 
 
 def checked_name(name: str) -> str:
-    """Return `name` if it is one for an object, in any store.
-
-    Raises:
-        ValueError: it is not.
-    """
+    """Return `name` if it is one for an object, in any store; raises ValueError."""
     if not is_name(name):
         raise ValueError(f"{name!r} is no name of an object")
     return name

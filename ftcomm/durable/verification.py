@@ -85,12 +85,7 @@ def _each_damage(
 
 
 def is_deleted(record: VersionRecord, present: Container[str]) -> bool:
-    """Tell whether all objects of a version are gone, as --keep and gc leave it.
-
-    Args:
-        record: of the version.
-        present: names of the objects that the store has.
-    """
+    """Tell whether all objects of a version are gone, as --keep and gc leave it."""
     own = [part for part in record.parts if part.kind != PRELUDE_RESULTS]  # others name it too
     return not any(part.name in present for part in own)
 

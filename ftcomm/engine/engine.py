@@ -178,15 +178,7 @@ class DistributedEngine:
         *arguments: P.args,
         **rest: P.kwargs,
     ) -> R:
-        """Run `body`, which is `call`; if it takes longer than `limit`, the job ends for all.
-
-        Args:
-            limit: None for no limit.
-            call: for the words of the error.
-            body: what runs.
-            arguments: of `body`.
-            rest: likewise.
-        """
+        """Run `body`, which is `call`; if it takes longer than `limit`, the job ends for all."""
         if limit is None:
             return body(*arguments, **rest)
         if limit.is_past:  # the control thread looks now and then, and might come too late

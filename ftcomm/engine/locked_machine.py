@@ -20,18 +20,14 @@ Answer = NextStep | LogEntry | Checkpoint | None
 
 
 class LockedMachine:
-    """Access of the user's thread to the machine: ask for the next step, report completion.
-
-    Attributes:
-        executed_in: the epoch in which a call was last completed by executing it; reset to None by
-            who asks.
-    """
+    """Access of the user's thread to the machine: ask for the next step, report completion."""
 
     def __init__(self, hub: Hub, control: ControlThread) -> None:
         self._hub = hub
         self._control = control
         self._view, self._progress = hub.core.view, hub.core.progress
         self._resumed_epoch = 0
+        # The epoch in which a call was last completed by executing it; reset to None by who asks.
         self.executed_in: int | None = None
 
     def ask(self, question: Callable[..., Answer], *arguments: object) -> tuple[Answer, Turn]:
@@ -46,11 +42,7 @@ class LockedMachine:
             return answer, (self._view.epoch, self._progress.position)
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
-        """Return when `condition` holds.
-
-        Raises:
-            FtcommError: the error that ends this communicator.
-        """
+        """Return when `condition` holds; raises FtcommError."""
         while True:
             self._hub.wake.clear()
             with self._hub.lock:

@@ -20,18 +20,14 @@ class LogQuota:
     A result counts with ``min(1, replicas / world_size)`` of its size: the share of it that a
     worker keeps on average once it is stable.  The limit holds for the prelude, and for each
     version after it.
-
-    Attributes:
-        nbytes: bytes counted at present.
-        plenty: up to so many there is no reason to warn or to refuse.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._limit = engine.log_limit  # these two hold for the job's lifetime
         self._share = min(engine.replicas, engine.world_size) / engine.world_size
-        self.nbytes = 0
-        self.plenty = self._limit // 2
+        self.nbytes = 0  # bytes counted at present
+        self.plenty = self._limit // 2  # up to so many there is no reason to warn or to refuse
         self._warned = False
         self._said = False
 
@@ -50,11 +46,7 @@ class LogQuota:
         return int(nbytes * self._share)
 
     def check(self, nbytes: int) -> None:
-        """Refuse a call whose result of `nbytes` has no room.
-
-        Raises:
-            LogLimitError: it would pass the limit; nothing has changed.
-        """
+        """Refuse a call whose result of `nbytes` has no room; raises LogLimitError."""
         self._check(self.share_of(nbytes))
 
     def check_input(self, nbytes: int) -> None:

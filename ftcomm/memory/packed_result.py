@@ -35,11 +35,7 @@ def pack_result(result: LoggedResult, place: Array) -> None:
 
 
 def unpack_result(packed: Array) -> LoggedResult:
-    """The result, in the memory of `packed`.
-
-    Raises:
-        ProtocolError: these bytes are none.
-    """
+    """The result, in the memory of `packed`; raises ProtocolError."""
     code, dims, rows = _last_words(packed, _COUNTS)
     numbers = _last_words(packed, dims + rows + _COUNTS)[:-_COUNTS]
     raw = packed[: len(packed) - WORD * (len(numbers) + _COUNTS)]

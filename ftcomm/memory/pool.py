@@ -106,11 +106,7 @@ def dtype_from_wire(code: int, shape: tuple[int, ...], nbytes: int, limit: int) 
 
 
 def stored_from_wire(dtype: AnyDtype, shape: tuple[int, ...], raw: Array) -> LoggedResult:
-    """The result whose bytes have come; it owns `raw`.
-
-    Raises:
-        ProtocolError: an empty one with extents that no array has.
-    """
+    """The result whose bytes have come; it owns `raw`; raises ProtocolError."""
     stored = LoggedResult(raw.view(dtype), shape)
     try:
         stored.flat.reshape(shape)
@@ -234,9 +230,7 @@ class Pool:
     def renew(self, dropped: list[Any]) -> None:
         """A version's log is gone: keep its memory for the next ones.
 
-        Args:
-            dropped: the log's values, the oldest first; emptied, because the list must not hold on
-                to them.
+        `dropped` is emptied, because the list must not hold on to the values.
         """
         self._version += 1
         oldest = self._version - KEPT_VERSIONS

@@ -20,15 +20,10 @@ MAX_BACKLOG = 1024  # callbacks of calls that are done; a new call waits until t
 
 
 class Callback(NamedTuple):
-    """One function to call.
+    """One function to call."""
 
-    Attributes:
-        what: the kind of call that it follows, for messages.
-        run: without arguments.
-    """
-
-    what: str
-    run: Callable[[], object]
+    what: str  # the kind of call that it follows, for messages
+    run: Callable[[], object]  # without arguments
 
 
 class Callbacks:
@@ -55,11 +50,7 @@ class Callbacks:
         return threading.current_thread() is self._thread
 
     def prepare(self) -> None:
-        """Start the thread, for callbacks that may be put later.
-
-        Raises:
-            ThreadLimitError: it cannot be started.
-        """
+        """Start the thread, for callbacks that may be put later; raises ThreadLimitError."""
         with self._lock:
             if self._thread is None:
                 self._thread = start_thread(self._run, "ftcomm-callbacks")

@@ -43,15 +43,10 @@ _INPUT = "the tasks that fill its array"
 
 
 class _Heard(NamedTuple):
-    """An error that the user has heard of before the calls that raise it have had their turn.
+    """An error that the user has heard of before the calls that raise it have had their turn."""
 
-    Attributes:
-        error: itself.
-        placed: how many calls had a place by then.
-    """
-
-    error: BaseException
-    placed: int
+    error: BaseException  # itself
+    placed: int  # how many calls had a place by then
 
 
 class RequestQueue:
@@ -59,10 +54,6 @@ class RequestQueue:
 
     Lock order: `_users`, then `_lock`, then that of `callbacks`.  The ownership is passed on under
     `_lock`.
-
-    Attributes:
-        callbacks: what the user wants to run when calls are done.
-        closing: the limit of a close that waits for task engines.
     """
 
     def __init__(self, guard: CallGuard) -> None:
@@ -70,6 +61,7 @@ class RequestQueue:
         self._pid = os.getpid()
         self._users = CallLock()  # one thread makes calls, or waits to make one
         guard.submitters = self._users.holder
+        # What the user wants to run when calls are done.
         self.callbacks = Callbacks((guard.lock, self._users))
         self._placed = 0  # calls that had a place, or were about to
         self._lock = threading.Lock()
@@ -80,7 +72,7 @@ class RequestQueue:
         self._failure: BaseException | None = None  # that the user has not heard of
         self._heard: list[_Heard] = []  # empty when nothing is pending
         self._entering: QueuedLimit | None = None  # of the call of `_users` that waits
-        self.closing: QueuedLimit | None = None
+        self.closing: QueuedLimit | None = None  # the limit of a close that waits for task engines
         self._is_over = self._has_ended = False
         self._finish: Callable[[], None] | None = None
         self._thread: threading.Thread | None = None
@@ -137,9 +129,6 @@ class RequestQueue:
 
     def hand_back(self, limit: QueuedLimit | None = None) -> bool:
         """Own the engine for a blocking call, behind all that is pending.
-
-        Args:
-            limit: of the call; where it passes, the job ends, and the wait with it.
 
         Returns:
             False if it is not for this thread: another one is in a call, this one runs a

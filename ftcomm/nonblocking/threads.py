@@ -7,13 +7,10 @@ from ftcomm.errors import ThreadLimitError
 
 
 def start_thread(target: Callable[[], None], name: str) -> threading.Thread:
-    """A daemon thread that runs `target`.
+    """A daemon thread that runs `target`; raises ThreadLimitError.
 
     If Ctrl-C ends this, the thread may run all the same and nobody knows it: `target` begins by
     asking, under the lock that the caller holds, whether it was noted.
-
-    Raises:
-        ThreadLimitError: there can be no more threads.
     """
     thread = threading.Thread(target=target, name=name, daemon=True)
     try:

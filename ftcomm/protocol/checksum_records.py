@@ -74,11 +74,7 @@ class RecordReader:
         return count
 
     def has_some(self) -> bool:
-        """True if `take` has something to give.
-
-        Raises:
-            ProtocolError: a record is not what its head says.
-        """
+        """True if `take` has something to give; raises ProtocolError."""
         return self._at < self._end or self._next()
 
     def _next(self) -> bool:

@@ -193,11 +193,7 @@ def _frame(message: Frame) -> bytes:
 
 
 def decode_body(body: bytes) -> Frame:
-    """Decode the body of one frame.
-
-    Raises:
-        ProtocolError: it is not exactly one message of `SCHEMAS`.
-    """
+    """Decode the body of one frame; raises ProtocolError."""
     reader = Reader(body)
     length = reader.array_length()
     code = reader.scalar() if length else None

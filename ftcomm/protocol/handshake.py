@@ -70,12 +70,6 @@ class DataContext:
     Of a relay `to_rank` is the rank to which it shall pass the bytes on.
 
     It only picks the key and names the link; the proof covers it, so it cannot be altered.
-
-    Attributes:
-        attempt: of a link of several connections, which of the dialler's attempts this one is of.
-            A later one has a higher number.
-        stream: which of them this is.
-        streams: how many there are.
     """
 
     job_id: str
@@ -83,16 +77,14 @@ class DataContext:
     from_rank: int
     to_rank: int
     incarnation: int
+    # Of a link of several connections, which of the dialler's attempts this one is of. A later one
+    # has a higher number.
     attempt: int = 0
-    stream: int = 0
-    streams: int = 1
+    stream: int = 0  # which of them this is
+    streams: int = 1  # how many there are
 
     def encode(self) -> bytes:
-        """The context bytes of the client's hello.
-
-        Raises:
-            ValueError: a field is out of range.
-        """
+        """The context bytes of the client's hello; raises ValueError."""
         ends = (self.from_rank, self.to_rank, self.incarnation)
         try:
             numbers = _CONTEXT.pack(self.epoch, *ends, self.attempt, self.stream, self.streams)
@@ -267,16 +259,14 @@ class ServerHandshake(_Side):
 
     Args:
         nonce: 32 fresh random bytes.
-
-    Attributes:
-        request: what the client claims, once its hello is in; then `use_key` is due.
-        farewell: what to send before closing after an error; empty for all but a version
-            difference, since an unauthenticated peer is told nothing.
     """
 
     def __init__(self, nonce: bytes) -> None:
         super().__init__(nonce)
+        # What the client claims, once its hello is in; then `use_key` is due.
         self.request: HandshakeRequest | None = None
+        # What to send before closing after an error; empty for all but a version difference, since
+        # an unauthenticated peer is told nothing.
         self.farewell = b""
         self._key = b""
         self._client_head = b""

@@ -26,11 +26,7 @@ T = TypeVar("T")
 
 
 def split(message: Frame) -> list[Frame]:
-    """Split `message` into messages whose lists fit their frames.
-
-    Raises:
-        ValueError: it has more than `MAX_RUNS` runs.
-    """
+    """Split `message` into messages whose lists fit their frames; raises ValueError."""
     match message:
         case Report(runs=runs) | FetchRequest(runs=runs) if len(runs) > RUNS_OF_A_FRAME:
             *ahead, last = _pieces(runs)

@@ -24,19 +24,11 @@ class Field(ABC):
 
     @abstractmethod
     def write(self, value: Any) -> Plain:
-        """Plain data for `value`.
-
-        Raises:
-            ValueError: the value does not fit this kind.
-        """
+        """Plain data for `value`; raises ValueError."""
 
     @abstractmethod
     def read(self, reader: Reader) -> Any:
-        """The next value.
-
-        Raises:
-            ProtocolError: the bytes are not of this kind.
-        """
+        """The next value; raises ProtocolError."""
 
 
 class Int(Field):

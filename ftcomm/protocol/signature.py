@@ -163,37 +163,24 @@ _OF_CHECKPOINTS = {WITH_LOCAL: "with a local state", LAZY: "lazy", DURABLE: "dur
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Description of the collective that one rank calls.
+    """Description of the collective that one rank calls."""
 
-    Attributes:
-        kind: the collective.
-        op: the reduction, ``OpCode.NONE`` where there is none.
-        dtype: key of `DTYPE_NAMES`.
-        algorithm: the caller's override, ``Algorithm.AUTO`` without one.
-        root: the root rank, -1 where the kind has none.
-        op_hash: first 8 bytes of a digest of a user function's declaration, or of the counts that
-            the caller gives, or both; else 0.
-        count: number of elements; also kept for shapes too deep to name.
-        ndim: number of dimensions.
-        dims: the shape's dimensions, or a digest of it when it does not fit; of the `RAGGED` kinds
-            those behind the first; of a broadcast without dimensions first the `Scalar`.
-        wire: what elements of `dtype` are rounded to for this call.
-        log: what is kept of the call.
-        tag: the caller's, as a code; see `tag_code`.
-    """
-
-    kind: Kind
-    op: OpCode = OpCode.NONE
-    dtype: int = 0
-    algorithm: Algorithm = Algorithm.AUTO
-    root: int = -1
-    count: int = 0
-    ndim: int = 0
+    kind: Kind  # the collective
+    op: OpCode = OpCode.NONE  # the reduction, ``OpCode.NONE`` where there is none
+    dtype: int = 0  # key of `DTYPE_NAMES`
+    algorithm: Algorithm = Algorithm.AUTO  # the caller's override, ``Algorithm.AUTO`` without one
+    root: int = -1  # the root rank, -1 where the kind has none
+    count: int = 0  # number of elements; also kept for shapes too deep to name
+    ndim: int = 0  # number of dimensions
+    # The shape's dimensions, or a digest of it when it does not fit; of the `RAGGED` kinds those
+    # behind the first; of a broadcast without dimensions first the `Scalar`.
     dims: tuple[int, int, int, int] = (0, 0, 0, 0)
+    # First 8 bytes of a digest of a user function's declaration, or of the counts that the caller
+    # gives, or both; else 0.
     op_hash: int = 0
-    wire: Wire = Wire.SAME
-    log: LogMode = LogMode.WHOLE
-    tag: int = NO_TAG
+    wire: Wire = Wire.SAME  # what elements of `dtype` are rounded to for this call
+    log: LogMode = LogMode.WHOLE  # what is kept of the call
+    tag: int = NO_TAG  # the caller's, as a code; see `tag_code`
 
     def encode(self) -> bytes:
         """The 48 wire bytes; two signatures agree iff these are equal."""
@@ -304,13 +291,7 @@ def function_of_site(site: str) -> str:
 
 
 def differing_fields(one: bytes, other: bytes, sites: tuple[str, str] = ("", "")) -> str:
-    """In what two signatures of one kind differ, for messages; empty if the kinds differ.
-
-    Args:
-        one: a signature.
-        other: another one.
-        sites: where they were called, for the labels of functions.
-    """
+    """In what two signatures of one kind differ, for messages; empty if the kinds differ."""
     try:
         ours, theirs = Signature.decode(one), Signature.decode(other)
     except ProtocolError:

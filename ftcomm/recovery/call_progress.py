@@ -27,18 +27,6 @@ class CallProgress:
     """Position and call of one worker. All methods are for the holder of the machine's lock.
 
     It reads the epoch and the tracker contact, and never changes them.
-
-    Attributes:
-        position: the collective that this worker completes next.
-        prelude_length: calls before `load_checkpoint`, -1 while that is not known.
-        closed: the close collective is complete here.
-        call: the call in flight, `NO_CALL` outside of one.
-        recent: the calls completed last.
-        loaded: the version that `load_checkpoint` returned, `PRELUDE` before that.
-        replayed: results replayed in the present epoch.
-        is_quiescent: nothing has been received or done since a call was completed that the next one
-            might have to heed.  That one may be executed without asking, and be completed by
-            `complete_next`.
     """
 
     def __init__(
@@ -52,24 +40,22 @@ class CallProgress:
         self._contact = contact
         self._log = log
         self._checkpoints = checkpoints
-        self.position = START
-        self.prelude_length = -1
-        self.closed = False
-        self.call = NO_CALL
-        self.recent = RecentCalls()
+        self.position = START  # the collective that this worker completes next
+        self.prelude_length = -1  # calls before `load_checkpoint`, -1 while that is not known
+        self.closed = False  # the close collective is complete here
+        self.call = NO_CALL  # the call in flight, `NO_CALL` outside of one
+        self.recent = RecentCalls()  # the calls completed last
         self._note_call = self.recent.note  # bound once: every small call pays for it
-        self.loaded = PRELUDE
-        self.replayed = 0
+        self.loaded = PRELUDE  # the version that `load_checkpoint` returned, `PRELUDE` before that
+        self.replayed = 0  # results replayed in the present epoch
+        # Nothing has been received or done since a call was completed that the next one might have
+        # to heed.  That one may be executed without asking, and be completed by `complete_next`.
         self.is_quiescent = False
 
     # --- asking -------------------------------------------------------------------------------
 
     def begin(self, signature: bytes, site: str) -> NextStep | LogEntry:
         """Decide what to do with a call of `signature` at the present position.
-
-        Args:
-            signature: its 48 bytes; empty while they depend on an input that is not there yet.
-            site: where the user called it.
 
         Returns:
             the log's entry to serve (then call `replay`), or a `NextStep`.

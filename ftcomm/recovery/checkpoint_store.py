@@ -11,18 +11,12 @@ from ftcomm.recovery.states import Checkpoint
 
 
 class CheckpointStore:
-    """Checkpoints of one worker. All methods are for the holder of the machine's lock.
-
-    Attributes:
-        committed: the newest committed one that is here.
-        tentative: the next one, offered and not committed yet.
-        locals: local states of both versions.
-    """
+    """Checkpoints of one worker. All methods are for the holder of the machine's lock."""
 
     def __init__(self) -> None:
-        self.committed: Checkpoint | None = None
-        self.tentative: Checkpoint | None = None
-        self.locals = LocalStore()
+        self.committed: Checkpoint | None = None  # the newest committed one that is here
+        self.tentative: Checkpoint | None = None  # the next one, offered and not committed yet
+        self.locals = LocalStore()  # local states of both versions
 
     @property
     def digest(self) -> bytes:

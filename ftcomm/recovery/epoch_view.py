@@ -17,47 +17,32 @@ OF_COPIES = frozenset((COPIES,))
 
 
 class EpochView:
-    """State, epoch and plan of one worker. All methods are for the holder of the machine's lock.
-
-    Attributes:
-        state: of the machine; changed by `enter` alone.
-        error: the error that ended this communicator, in state FAILED alone.
-        epoch: of the plan in force, 0 before the first.
-        revoke_epoch: the newest epoch that was announced.
-        caught_up: the newest epoch in which this rank has had everything that its plan gave it.
-        rank: of this worker, -1 before the first plan.
-        members: of the epoch, by rank.
-        absent_since: by rank, since when each absent one is away: the first plan that says so came.
-        grouping: which ranks shared a host when the group formed.
-        keep_order: of the replica holders; follows from the grouping.
-        routes: pairs of ranks whose bytes a third rank passes on.
-        frontier: the first position that no living member has completed.
-        suspects: ranks to which a link of this epoch broke, in order.
-        accusation: the mismatch or fatal error that this rank has reported.
-        fetched: results fetched in the present epoch.
-        pending_fetches: ranks that have not sent everything yet that the plan orders from them;
-            `OF_COPIES` behind that, while copies of results are fetched.
-        marks: the checkpoint of the frontier is to be written to the store.
-    """
+    """State, epoch and plan of one worker. All methods are for the holder of the machine's lock."""
 
     def __init__(self) -> None:
-        self.state = WorkerState.DETACHED
+        self.state = WorkerState.DETACHED  # of the machine; changed by `enter` alone
+        # The error that ended this communicator, in state FAILED alone.
         self.error: errors.FtcommError | None = None
-        self.epoch = 0
-        self.revoke_epoch = 0
+        self.epoch = 0  # of the plan in force, 0 before the first
+        self.revoke_epoch = 0  # the newest epoch that was announced
+        # The newest epoch in which this rank has had everything that its plan gave it.
         self.caught_up = 0
-        self.rank = -1
-        self.members: tuple[Member, ...] = ()
+        self.rank = -1  # of this worker, -1 before the first plan
+        self.members: tuple[Member, ...] = ()  # of the epoch, by rank
+        # By rank, since when each absent one is away: the first plan that says so came.
         self.absent_since: dict[int, float] = {}
-        self.grouping: Grouping = ()
-        self.keep_order: tuple[int, ...] = ()
-        self.routes: tuple[Route, ...] = ()
-        self.frontier = START
-        self.suspects: tuple[int, ...] = ()
+        self.grouping: Grouping = ()  # which ranks shared a host when the group formed
+        self.keep_order: tuple[int, ...] = ()  # of the replica holders; follows from the grouping
+        self.routes: tuple[Route, ...] = ()  # pairs of ranks whose bytes a third rank passes on
+        self.frontier = START  # the first position that no living member has completed
+        self.suspects: tuple[int, ...] = ()  # ranks to which a link of this epoch broke, in order
+        # The mismatch or fatal error that this rank has reported.
         self.accusation: Mismatch | FatalReport | None = None
-        self.fetched = 0
+        self.fetched = 0  # results fetched in the present epoch
+        # Ranks that have not sent everything yet that the plan orders from them; `OF_COPIES` behind
+        # that, while copies of results are fetched.
         self.pending_fetches: frozenset[int] = frozenset()
-        self.marks = False
+        self.marks = False  # the checkpoint of the frontier is to be written to the store
 
     @property
     def is_live(self) -> bool:

@@ -82,11 +82,7 @@ class ExpectedItems:
         self._due = next(self._items, None)
 
     def take(self, head: FetchItem) -> None:
-        """The holder announces an item.
-
-        Raises:
-            ProtocolError: it is not the next one that was ordered.
-        """
+        """The holder announces an item; raises ProtocolError."""
         sent = Item(head.what, head.position, head.rank)
         if sent != self._due:
             raise self._error(f"sends {sent}, due is {self._due or 'the end'}")
@@ -102,11 +98,7 @@ class ExpectedItems:
             raise self._error(f"says that it packs a checkpoint, due is {self._due or 'the end'}")
 
     def end(self) -> None:
-        """The holder says that this is all.
-
-        Raises:
-            ProtocolError: something is due yet.
-        """
+        """The holder says that this is all; raises ProtocolError."""
         if self._due is not None:
             raise self._error(f"ends before it has sent {self._due}")
 

@@ -125,30 +125,24 @@ class WorkerMachine:
     """One incarnation of one worker. Not thread-safe: the driver's lock is held around every call.
 
     `handle` is the one entry for events; the user's thread asks `progress`.
-
-    Attributes:
-        view: the epoch as the tracker last described it.
-        contact: who this process is to the tracker, and whether the tracker counts it.
-        log: results kept for replay.
-        checkpoints: the committed one and the tentative one.
-        durables: marked checkpoints, until the store has them.
-        prefetching: what it fetches as a spare.
-        progress: the position, and the calls of the user's thread.
-        contributed: calls of which each rank keeps its own input.
-        copied: calls of which each rank's result is kept at other ranks.
-        messages: what was sent from one rank to another.
     """
 
     def __init__(self, identity: Identity, limits: MachineLimits, *, now: float) -> None:
-        self.view = EpochView()
+        self.view = EpochView()  # the epoch as the tracker last described it
+        # Who this process is to the tracker, and whether the tracker counts it.
         self.contact = TrackerContact(identity, limits, now=now)
-        self.log = ResultLog()
-        self.checkpoints = CheckpointStore()
+        self.log = ResultLog()  # results kept for replay
+        self.checkpoints = CheckpointStore()  # the committed one and the tentative one
+        # Marked checkpoints, until the store has them.
         self.durables = MarkedVersions(self.log, self.checkpoints)
-        self.prefetching = Prefetching(self.view, self.checkpoints)
+        self.prefetching = Prefetching(self.view, self.checkpoints)  # what it fetches as a spare
+        # The position, and the calls of the user's thread.
         self.progress = CallProgress(self.view, self.contact, self.log, self.checkpoints)
+        # Calls of which each rank keeps its own input.
         self.contributed = ContributedCalls(self.view, self.contact, self.progress, self.log)
+        # Calls of which each rank's result is kept at other ranks.
         self.copied = CopiedCalls(self.view, self.contact, self.progress, self.log)
+        # What was sent from one rank to another.
         self.messages = MessageExchange(self.view, self.contact, self.progress)
 
     def handle(self, event: Event, *, now: float) -> list[Effect]:

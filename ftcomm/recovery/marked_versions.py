@@ -46,20 +46,13 @@ MAX_HELD = 2
 
 @dataclass(slots=True)
 class MarkedVersion:
-    """One marked checkpoint.
+    """One marked checkpoint."""
 
-    Attributes:
-        checkpoint: the state; packed once `nbytes` is known.
-        locals: local states held here by rank, None if the version has none.
-        nbytes: of the packed state, -1 until it is packed.
-        is_ordered: the tracker has ordered objects of it.
-        written: objects of it that are in the store.
-    """
-
-    checkpoint: Checkpoint
-    locals: Mapping[int, Any] | None
-    nbytes: int = -1
-    is_ordered: bool = False
+    checkpoint: Checkpoint  # the state; packed once `nbytes` is known
+    locals: Mapping[int, Any] | None  # local states held here by rank, None if the version has none
+    nbytes: int = -1  # of the packed state, -1 until it is packed
+    is_ordered: bool = False  # the tracker has ordered objects of it
+    # Objects of it that are in the store.
     written: list[ObjectWritten] = field(default_factory=list)
 
 
@@ -271,14 +264,10 @@ class MarkedVersions:
 
 
 class Restoring:
-    """A version that a process reads from the store before its first report.
-
-    Attributes:
-        record: number of the store's record, 0 for none.
-    """
+    """A version that a process reads from the store before its first report."""
 
     def __init__(self) -> None:
-        self.record = 0
+        self.record = 0  # number of the store's record, 0 for none
         self._is_done = False
 
     @property

@@ -32,9 +32,6 @@ class RecentCalls:
 
     Positions are not stored: within a version they count up by one, and the end of a version is
     stored behind the call that ended it.
-
-    Attributes:
-        note: take a call that was completed; bound once, since every small call pays for it.
     """
 
     __slots__ = ("_calls", "note")
@@ -42,6 +39,7 @@ class RecentCalls:
     def __init__(self) -> None:
         # Twice as many: each call may have ended a version.
         self._calls: deque[Called | Position] = deque(maxlen=2 * CALLS_KEPT)
+        # Take a call that was completed; bound once, since every small call pays for it.
         self.note = self._calls.append
 
     def end_version(self, position: Position) -> None:

@@ -29,19 +29,12 @@ ENTRY_BYTES = 512
 
 @dataclass(slots=True)  # made in every call: a frozen one takes twice as long to make
 class LogEntry:
-    """One logged result. The log owns `value`; nobody writes to it any more.
+    """One logged result. The log owns `value`; nobody writes to it any more."""
 
-    Attributes:
-        signature: the 48 bytes of the collective, compared again in replay (rule R7).
-        value: the result as the engine keeps it; opaque to the log.
-        nbytes: of the result, the same on every rank.
-        site: of a fetched result, where the rank that served it had made the call; empty if not
-            known.
-    """
-
-    signature: bytes
-    value: Any
-    nbytes: int = 0
+    signature: bytes  # the 48 bytes of the collective, compared again in replay (rule R7)
+    value: Any  # the result as the engine keeps it; opaque to the log
+    nbytes: int = 0  # of the result, the same on every rank
+    # Of a fetched result, where the rank that served it had made the call; empty if not known.
     site: str = ""
 
 
@@ -53,20 +46,15 @@ class KeptByAll:
     ends the budget: it and all later ones follow rule R3 alone.  Nobody relies on what is kept so:
     a plan reads reports.  A member passes results in the order of positions, executed or replayed,
     so that every member counts alike.
-
-    Attributes:
-        limit: bytes of each budget; 0 keeps nothing beyond rule R3.
-        version: of the newest result that was passed.
-        end: the sequence number behind the last that is kept, in this version.
     """
 
     __slots__ = ("_closed", "_prelude_end", "_spent", "end", "limit", "version")
 
     def __init__(self, limit: int = 0) -> None:
-        self.limit = limit
-        self.version = PRELUDE
+        self.limit = limit  # bytes of each budget; 0 keeps nothing beyond rule R3
+        self.version = PRELUDE  # of the newest result that was passed
         self._spent = 0  # of the budget of this version
-        self.end = 0
+        self.end = 0  # the sequence number behind the last that is kept, in this version
         self._closed = False
         self._prelude_end = 0  # `end` of it, where this version is a later one
 
@@ -111,15 +99,12 @@ class KeptByAll:
 
 
 class ResultLog:
-    """Results by position, with retention. All methods are for the holder of the core's lock.
-
-    Attributes:
-        contributions: this rank's inputs to calls of which it does not log the result.
-        copies: results that are of one rank each, its own and those that it holds for others.
-    """
+    """Results by position, with retention. All methods are for the holder of the core's lock."""
 
     def __init__(self) -> None:
+        # This rank's inputs to calls of which it does not log the result.
         self.contributions = ContributionLog()
+        # Results that are of one rank each, its own and those that it holds for others.
         self.copies = CopyStore()
         self._entries: dict[Position, LogEntry] = {}
         self._unproven: list[Position] = []  # ordered: held, not yet known to be stable
@@ -134,13 +119,7 @@ class ResultLog:
         self._gaps = 0  # results that went since runs were counted
 
     def set_keeping(self, index: int, stride: int, keep_by_all: int = 0) -> None:
-        """Fix this member's share, as `replica_holders` computes it from the job's keep order.
-
-        Args:
-            index: this member's place in the keep order.
-            stride: every how many results it keeps one.
-            keep_by_all: bytes of small results, of the prelude and of a version, that it keeps too.
-        """
+        """Fix this member's share, as `replica_holders` computes it from the job's keep order."""
         self._index, self._stride = index, stride
         self._by_all.limit = keep_by_all
 

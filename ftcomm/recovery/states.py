@@ -69,13 +69,7 @@ _IN_WORDS = {
 
 
 def state_in_words(state: WorkerState, stop_reason: str, error: Exception | None) -> str:
-    """Describe a change to `state` for a log line.
-
-    Args:
-        state: the new one.
-        stop_reason: of the newest Revoke.
-        error: with which the machine has failed.
-    """
+    """Describe a change to `state` for a log line."""
     why = {WorkerState.STOPPED: stop_reason, WorkerState.FAILED: str(error or "")}.get(state, "")
     return f"{_IN_WORDS[state]}: {why}" if why else _IN_WORDS[state]
 

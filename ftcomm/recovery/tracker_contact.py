@@ -133,10 +133,6 @@ class TrackerContact:
     def beat(self, now: float, blocked_ms: int) -> int:
         """Count one heartbeat, and notice that this process did not run for a while (rule R1).
 
-        Args:
-            now: the time.
-            blocked_ms: milliseconds that the user's thread has waited without a byte.
-
         Returns:
             the heartbeat's number.
         """
@@ -162,12 +158,7 @@ class TrackerContact:
         self.confirm_after = -math.inf if self.needs_confirmation else silent
 
     def reason_lost(self, now: float, *, needed: bool) -> str:
-        """The reason why the tracker counts as lost, empty while it does not.
-
-        Args:
-            now: the time.
-            needed: nothing can go on without the tracker, or perhaps nothing can.
-        """
+        """The reason why the tracker counts as lost, empty while it does not."""
         if self.welcomed or not needed:  # one that rebuilds its roster may do so for ever
             self._needed_since = None
             return ""

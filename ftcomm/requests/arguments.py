@@ -94,11 +94,7 @@ def _as_array(x: Any) -> Array:
 
 
 def wire_code(name: str | None) -> Wire:
-    """The format that a user's ``wire=`` names.
-
-    Raises:
-        ValueError: none has this name.
-    """
+    """The format that a user's ``wire=`` names; raises ValueError."""
     if name not in _WIRES:
         raise ValueError(f"no wire format is called {name!r}; use 'bf16', or None for x as it is")
     return _WIRES[name]
@@ -137,12 +133,6 @@ def check_out(
     strided: bool = False,
 ) -> None:
     """Refuse an `out` that cannot take a result of `dtype` and `shape`, before anything happens.
-
-    Args:
-        out: the user's.
-        dtype: of the result.
-        shape: of the result.
-        strided: any memory layout will do.
 
     Raises:
         TypeError, ValueError: naming what does not fit.
@@ -193,11 +183,7 @@ def check_memory(out: Any, *, strided: bool = False) -> None:
 
 
 def checked_root(root: Any, world_size: int) -> int:
-    """`root` as a rank.
-
-    Raises:
-        TypeError, ValueError: it is no integer, or no rank of the group.
-    """
+    """`root` as a rank; raises TypeError or ValueError."""
     try:
         rank = operator.index(root)
     except TypeError:
@@ -220,23 +206,7 @@ def signature_of(
     scalar: Scalar = Scalar.ARRAY,
     log: LogMode = LogMode.WHOLE,
 ) -> bytes:
-    """The 48 bytes that all ranks must agree on.
-
-    Args:
-        kind: the collective.
-        sendbuf: its elements, as they travel.
-        shape: of the user's array.
-        op: the reduction.
-        op_hash: of a user's function.
-        root: the root rank, -1 without one.
-        algorithm: the caller's wish.
-        wire: the format that the user's elements were rounded to.
-        scalar: the type of a broadcast value without dimensions.
-        log: what is kept of the call.
-
-    Raises:
-        TypeError: a dtype that collectives do not carry.
-    """
+    """The 48 bytes that all ranks must agree on; raises TypeError."""
     return Signature(
         kind=kind,
         op=op,
@@ -281,11 +251,7 @@ _NAMES = {
 
 
 def named_log(name: str | None) -> LogMode | None:
-    """The mode that a user's ``log=`` names; None leaves it to `chosen_log`.
-
-    Raises:
-        ValueError: none has this name.
-    """
+    """The mode that a user's ``log=`` names; None leaves it to `chosen_log`; raises ValueError."""
     if name is None:
         return None
     if name not in _NAMES:

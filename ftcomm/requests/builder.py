@@ -87,19 +87,12 @@ _ALGORITHMS = {
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A job's group as requests depend on it; nothing here changes while the job lives.
+    """A job's group as requests depend on it; nothing here changes while the job lives."""
 
-    Attributes:
-        rank: this worker's rank.
-        world_size: number of ranks.
-        grouping: which ranks shared a host when the group formed.
-        algorithm: the job's own choice of algorithm, or ``auto``.
-    """
-
-    rank: int
-    world_size: int
-    grouping: Grouping
-    algorithm: str
+    rank: int  # this worker's rank
+    world_size: int  # number of ranks
+    grouping: Grouping  # which ranks shared a host when the group formed
+    algorithm: str  # the job's own choice of algorithm, or ``auto``
 
 
 class UnprovenBroadcasts:
@@ -145,11 +138,7 @@ class RequestBuilder:
         options: CallOptions,
         site: str,
     ) -> Request:
-        """A validated allreduce, or, with a root, a reduce.
-
-        Raises:
-            TypeError, ValueError: x, op, algorithm or wire do not fit.
-        """
+        """A validated allreduce, or, with a root, a reduce; raises TypeError or ValueError."""
         sendbuf, shape = as_elements(x)
         if options.wire is not None:
             sendbuf = rounded(sendbuf, options.wire)
@@ -180,11 +169,7 @@ class RequestBuilder:
         return reducer
 
     def rooted(self, options: CallOptions) -> CallOptions:
-        """The options with the root as a rank of this group.
-
-        Raises:
-            TypeError, ValueError: it is none.
-        """
+        """The options with the root as a rank of this group; raises TypeError or ValueError."""
         return replace(options, root=checked_root(options.root, self.group.world_size))
 
     def submission(
@@ -199,14 +184,8 @@ class RequestBuilder:
     ) -> Submission[R]:
         """A call with the input `x`, or with what `x` returns if it is a function.
 
-        Args:
-            kind: the collective.
-            x: the user's.
-            make: the request of an input.
-            finish: the user's result of the log's.
-            site: where the user called it.
-            options: the user's wishes, which give the signature as far as it needs no input.
-            check: given a result before it is taken from the log; raises where `out` does not fit.
+        `check` is given a result before it is taken from the log; it raises where `out` does not
+        fit.
         """
         if not is_input_function(x):
             return self.submitted(kind, make(x), finish, options)
@@ -222,11 +201,7 @@ class RequestBuilder:
         finish: Callable[[LoggedResult], R],
         options: CallOptions,
     ) -> Submission[R]:
-        """A call that is built, with the options that each kind has.
-
-        Raises:
-            TypeError: the tag is no tag.
-        """
+        """A call that is built, with the options that each kind has; raises TypeError."""
         code = tag_code(options.tag)
         if code != NO_TAG:
             request = self._tagged(request, code)
@@ -298,11 +273,7 @@ class RequestBuilder:
         )
 
     def broadcast(self, x: Any, options: CallOptions, site: str) -> Request:
-        """A validated broadcast.
-
-        Raises:
-            TypeError, ValueError: x or algorithm do not fit.
-        """
+        """A validated broadcast; raises TypeError or ValueError."""
         sendbuf, shape = as_elements(x)
         scalar, root, algorithm = scalar_type(x), options.root, options.algorithm
         key = (Kind.BROADCAST, sendbuf.dtype, shape, root, site, algorithm, scalar)
@@ -379,11 +350,7 @@ class RequestBuilder:
         return Request(form, sendbuf)
 
     def allgatherv(self, x: Any, options: CallOptions, site: str) -> Request:
-        """A validated allgatherv.
-
-        Raises:
-            TypeError, ValueError: x or counts do not fit.
-        """
+        """A validated allgatherv; raises TypeError or ValueError."""
         sendbuf, shape = as_rows(x, "allgatherv")
         if options.counts is not None:
             return Request(self._counted_form(sendbuf, shape, options.counts, site), sendbuf)
@@ -424,11 +391,7 @@ class RequestBuilder:
         return _of_source(form, pack_object(value) if self.group.rank == root else None)
 
     def allgather_object(self, value: Any, site: str) -> Request:
-        """A validated allgather of one object of each rank.
-
-        Raises:
-            TypeError: the object holds what objects may not hold.
-        """
+        """A validated allgather of one object of each rank; raises TypeError."""
         return _of_source(self._of_bytes(Kind.ALLGATHER_OBJECT, -1, site), pack_item(value))
 
     def _of_bytes(self, kind: Kind, root: int, site: str) -> CollectiveSpec:
@@ -484,11 +447,7 @@ class RequestBuilder:
         ).encode()
 
     def wish(self, algorithm: str | None, op: str | Reduction) -> Algorithm:
-        """The algorithm that a caller or the job asks for.
-
-        Raises:
-            ValueError: none has this name.
-        """
+        """The algorithm that a caller or the job asks for; raises ValueError."""
         wish = algorithm_named(algorithm)
         if wish is not Algorithm.AUTO or needs_whole(op):  # whole arrays go one way only
             return wish
@@ -522,11 +481,7 @@ def site_text(site: str, op: UncheckedOp) -> str:
 
 
 def algorithm_named(name: str | None) -> Algorithm:
-    """The algorithm that a user's ``algorithm=`` names.
-
-    Raises:
-        ValueError: none has this name.
-    """
+    """The algorithm that a user's ``algorithm=`` names; raises ValueError."""
     if name not in _ALGORITHMS:
         names = ", ".join(str(name) for name in _ALGORITHMS if name)
         raise ValueError(f"no algorithm is called {name!r}; use one of {names}")

@@ -14,9 +14,6 @@ def passes_on(path: str) -> None:
 
     For libraries that make calls for their users: a message about a mismatch then names the line
     of the script that called the library.
-
-    Args:
-        path: a file, as ``__file__`` of a module, or a folder with all files below it.
     """
     global _folders  # noqa: PLW0603 - one table a process, as calls of every module are looked up
     if not Path(path).is_dir():

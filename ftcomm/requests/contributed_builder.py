@@ -56,13 +56,7 @@ class ContributedBuilder:
     """
 
     def __init__(self, builder: RequestBuilder, lend: Lend, copies: int) -> None:
-        """Make one.
-
-        Args:
-            builder: of the same communicator.
-            lend: gives memory for an input that is put together here.
-            copies: how many other ranks keep a rank's result, with the log ``copies``.
-        """
+        """Make one."""
         self._builder, self._lend, self._copies = builder, lend, copies
         self._group = builder.group
         self._rank, self._size = builder.group.rank, builder.group.world_size
@@ -77,11 +71,7 @@ class ContributedBuilder:
         *,
         prelude: bool,
     ) -> Request:
-        """A validated reduce_scatter of the rows of `x`.
-
-        Raises:
-            TypeError, ValueError: x, counts, op, algorithm or log do not fit.
-        """
+        """A validated reduce_scatter of the rows of `x`; raises TypeError or ValueError."""
         sendbuf, shape = as_elements(x)
         rows = checked_counts(options.counts, shape, self._size, "reduce_scatter")
         op = resolve_op(options.op)
@@ -164,11 +154,7 @@ class ContributedBuilder:
         )
 
     def reduce(self, x: Any, options: CallOptions, site: str, *, prelude: bool) -> Request:
-        """A validated reduce.
-
-        Raises:
-            TypeError, ValueError: x, op, algorithm, wire or log do not fit.
-        """
+        """A validated reduce; raises TypeError or ValueError."""
         sendbuf, shape = as_elements(x)
         op = resolve_op(options.op)
         log = _log_of_reduction(op, sendbuf.nbytes, options.log, prelude=prelude)
@@ -234,11 +220,7 @@ class ContributedBuilder:
         )
 
     def gather(self, x: Any, options: CallOptions, site: str, *, prelude: bool) -> Request:
-        """A validated gather.
-
-        Raises:
-            TypeError, ValueError: x or log do not fit.
-        """
+        """A validated gather; raises TypeError or ValueError."""
         sendbuf, shape = as_elements(x)
         log = chosen_log(options.log, sendbuf.nbytes * self._size, in_prelude=prelude)
         if log is LogMode.WHOLE:
@@ -264,11 +246,7 @@ class ContributedBuilder:
         )
 
     def alltoall(self, x: Any, options: CallOptions, site: str, *, prelude: bool) -> Request:
-        """A validated alltoall of the rows of `x`.
-
-        Raises:
-            TypeError, ValueError: x or log do not fit.
-        """
+        """A validated alltoall of the rows of `x`; raises TypeError or ValueError."""
         sendbuf, shape = as_elements(x)
         rows = checked_counts(None, shape, self._size, "alltoall")
         log = chosen_log(options.log, sendbuf.nbytes * self._size, in_prelude=prelude)
@@ -306,22 +284,14 @@ class ContributedBuilder:
     # --- sizes that ranks tell each other -------------------------------------------------------
 
     def alltoallv(self, arrays: Any, options: CallOptions, site: str, *, prelude: bool) -> Request:
-        """A validated alltoallv of one array for each rank.
-
-        Raises:
-            TypeError, ValueError: the arrays or log do not fit.
-        """
+        """A validated alltoallv of one array for each rank; raises TypeError or ValueError."""
         elements, shapes = listed_parts(arrays, self._size, "alltoallv")
         sendbuf = self._joined(elements)
         form = self._of_rows(Kind.ALLTOALLV, sendbuf, shapes[0], options, site, prelude=prelude)
         return Request(form, sendbuf, given=extents_of([shape[0] for shape in shapes]))
 
     def gatherv(self, x: Any, options: CallOptions, site: str, *, prelude: bool) -> Request:
-        """A validated gatherv.
-
-        Raises:
-            TypeError, ValueError: x or log do not fit.
-        """
+        """A validated gatherv; raises TypeError or ValueError."""
         sendbuf, shape = as_rows(x, "gatherv")
         form = self._of_rows(Kind.GATHERV, sendbuf, shape, options, site, prelude=prelude)
         given = all_to(options.root, shape[0], self._size)
@@ -330,11 +300,7 @@ class ContributedBuilder:
     def gather_object(
         self, value: Any, options: CallOptions, site: str, *, prelude: bool
     ) -> Request:
-        """A validated gather of one object of each rank.
-
-        Raises:
-            TypeError: the object holds what objects may not hold.
-        """
+        """A validated gather of one object of each rank; raises TypeError."""
         form = self._of_bytes(Kind.GATHER_OBJECT, options, site, prelude=prelude)
         blob = pack_item(value)
         given = all_to(options.root, len(blob), self._size)
@@ -438,11 +404,7 @@ def _log_of_reduction(
 
 
 def _own_algorithm(name: str | None) -> Algorithm:
-    """The algorithm of a reduction whose results are of one rank each.
-
-    Raises:
-        ValueError: none has this name, or it is for whole results.
-    """
+    """The algorithm of a reduction whose results are of one rank each; raises ValueError."""
     wish = algorithm_named(name)
     if wish not in _OWN_ALGORITHMS:
         raise ValueError(

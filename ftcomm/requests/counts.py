@@ -10,16 +10,9 @@ from ftcomm.config.plurals import counted
 def checked_counts(
     counts: Sequence[int] | None, shape: tuple[int, ...], world_size: int, kind: str
 ) -> tuple[int, ...]:
-    """Rows of an array of `shape` for each rank.
+    """Rows of an array of `shape` for each rank; raises TypeError or ValueError.
 
-    Args:
-        counts: the caller's, by rank; None cuts the rows into equal parts.
-        shape: of the array.
-        world_size: number of ranks.
-        kind: the collective, for messages.
-
-    Raises:
-        TypeError, ValueError: they are no counts, or do not add up to the rows.
+    `counts` is the caller's, by rank; None cuts the rows into equal parts.
     """
     if not shape:
         raise ValueError(f"{kind} cuts an array along its first dimension, and x has none")
@@ -38,11 +31,7 @@ def checked_counts(
 
 
 def listed_counts(counts: Sequence[int], world_size: int) -> tuple[int, ...]:
-    """The caller's counts as numbers, one for each rank.
-
-    Raises:
-        TypeError, ValueError: they are none.
-    """
+    """The caller's counts as numbers, one for each rank; raises TypeError or ValueError."""
     try:
         rows = tuple(operator.index(count) for count in counts)
     except TypeError:

@@ -26,48 +26,28 @@ _CONTENTS = {
 
 
 class MessageForm(NamedTuple):
-    """The same in all messages of one line and one kind of content.
+    """The same in all messages of one line and one kind of content."""
 
-    Attributes:
-        to: the rank that receives them.
-        tag: as it travels.
-        site: the user's line.
-        shape: of the user's array.
-        content: what it was to the user.
-        text: of dtype, shape and content, for the digest.
-    """
-
-    to: int
-    tag: bytes
-    site: str
-    shape: tuple[int, ...]
-    content: Content
-    text: bytes
+    to: int  # the rank that receives them
+    tag: bytes  # as it travels
+    site: str  # the user's line
+    shape: tuple[int, ...]  # of the user's array
+    content: Content  # what it was to the user
+    text: bytes  # of dtype, shape and content, for the digest
 
 
 @dataclass(slots=True)
 class MessageToSend:
-    """One message, ready to be logged.
+    """One message, ready to be logged."""
 
-    Attributes:
-        form: of it and others.
-        elements: 1-D, contiguous, native.
-        is_own: the log may keep `elements` themselves.
-        has_place: it is logged, or is just being logged.
-    """
-
-    form: MessageForm
-    elements: Array
-    is_own: bool = False
-    has_place: bool = False
+    form: MessageForm  # of it and others
+    elements: Array  # 1-D, contiguous, native
+    is_own: bool = False  # the log may keep `elements` themselves
+    has_place: bool = False  # it is logged, or is just being logged
 
 
 def array_message(x: Any, to: int, tag: bytes, site: str, *, copy: bool) -> MessageToSend:
-    """A message of an array-like, or of one number.
-
-    Raises:
-        TypeError, ValueError: it is no array of plain elements.
-    """
+    """A message of an array-like, or of one number; raises TypeError or ValueError."""
     elements, shape = as_elements(x)
     dtype_code(elements.dtype)
     content = _CONTENTS[scalar_type(x)]
@@ -108,11 +88,7 @@ def packed_tag(tag: Tag) -> bytes:
 
 
 def other_rank(peer: Any, name: str, rank: int, world_size: int) -> int:
-    """The user's `peer`, another rank than `rank`.
-
-    Raises:
-        TypeError, ValueError: it is no rank, or this one.
-    """
+    """The user's `peer`, another rank than `rank`; raises TypeError or ValueError."""
     try:
         found = operator.index(peer)
     except TypeError:
@@ -142,11 +118,7 @@ def check_content(
 
 
 def check_object(value: MessageValue, source: int) -> None:
-    """Refuse a message that is no object.
-
-    Raises:
-        TypeError: saying what the source has sent.
-    """
+    """Refuse a message that is no object; raises TypeError."""
     if not value.is_object:
         raise TypeError(f"rank {source} sent {value.text}; receive it with recv()")
 

@@ -57,16 +57,13 @@ def _named(x: Any) -> str:
 
 
 def array_blobs(x: Any, world_size: int, kind: str) -> list[Array]:
-    """For each rank the blob of its part of `x`.
+    """For each rank the blob of its part of `x`; raises TypeError or ValueError.
 
     Args:
         x: array-like of shape ``(world_size, ...)``, or a list or tuple of `world_size` arrays of
             one dtype and trailing shape, whose first dimensions may differ.
         world_size: number of ranks.
         kind: the collective, for messages.
-
-    Raises:
-        TypeError, ValueError: naming what does not fit.
     """
     if isinstance(x, (list, tuple)) and any(np.ndim(part) for part in x):
         return [*map(_array_blob, *listed_parts(x, world_size, kind))]
@@ -89,11 +86,7 @@ def _array_blob(elements: Array, shape: Shape) -> Array:
 
 
 def array_of(blob: Array) -> Array:
-    """The array in a blob, in the blob's own memory.
-
-    Raises:
-        ProtocolError: the blob contradicts itself.
-    """
+    """The array in a blob, in the blob's own memory; raises ProtocolError."""
     try:
         return _array_of(blob)
     except (ValueError, IndexError) as error:
@@ -159,11 +152,7 @@ def _numbers(whole: Array, number: int, kind: str) -> tuple[list[int], Array]:
 
 
 def pack_object(value: Any) -> Array:
-    """One object as bytes; see `ftcomm.state.serializer` for what it may be.
-
-    Raises:
-        TypeError: something else is in it; the message says where.
-    """
+    """One object as bytes; see `ftcomm.state.serializer` for what it may be; raises TypeError."""
     return np.frombuffer(pack_state(value, "obj"), np.uint8)
 
 

@@ -37,53 +37,40 @@ NOTHING: Array = np.empty(0, np.uint8)
 
 @dataclass(frozen=True, slots=True)
 class CallOptions:
-    """The caller's wishes, not checked yet; each kind uses those that it has.
+    """The caller's wishes, not checked yet; each kind uses those that it has."""
 
-    Attributes:
-        op: the reduction; a kind without one does not look at it.
-        root: the rank that all others look to; -1 for a kind without one.
-        algorithm: a name; None for the job's choice.
-        wire: the format in which elements travel; None for that of the input.
-        deadline: seconds or a timedelta from the call on; None for the job's.
-        log: what is kept for the replay of a call that gives each rank another result, by the name
-            of a `LogMode`; None leaves it to the size.
-        copy: what is kept of the input is a copy; False keeps the user's own memory.
-        counts: how many rows each rank has or gets; None if the kind has none, or finds them out.
-        tag: a name of the call, which all ranks must give alike; None for none.
-    """
-
-    op: UncheckedOp = "sum"
-    root: int = -1
-    algorithm: str | None = None
-    wire: str | None = None
-    deadline: Duration | None = None
+    op: UncheckedOp = "sum"  # the reduction; a kind without one does not look at it
+    root: int = -1  # the rank that all others look to; -1 for a kind without one
+    algorithm: str | None = None  # a name; None for the job's choice
+    wire: str | None = None  # the format in which elements travel; None for that of the input
+    deadline: Duration | None = None  # seconds or a timedelta from the call on; None for the job's
+    # What is kept for the replay of a call that gives each rank another result, by the name of a
+    # `LogMode`; None leaves it to the size.
     log: str | None = None
-    copy: bool = True
+    copy: bool = True  # what is kept of the input is a copy; False keeps the user's own memory
+    # How many rows each rank has or gets; None if the kind has none, or finds them out.
     counts: Sequence[int] | None = None
-    tag: Tag | None = None
+    tag: Tag | None = None  # a name of the call, which all ranks must give alike; None for none
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ContributedForm:
-    """Common part of the calls of one line and one shape, of which each rank logs its own input.
+    """Common part of the calls of one line and one shape, of which each rank logs its own input."""
 
-    Attributes:
-        shape: of the input, with at least one dimension. Where the number of rows differs from call
-            to call, of one row.
-        extents: for each rank, which rows of the input are its part; None where that differs.
-        combine: makes this rank's result of the parts that all ranks give it, each a 1-D array, in
-            rank order; None where they follow each other in the result.
-        own: which elements are this rank's result once the schedule has run; None is all.
-        lent: the input is left to the log until the next checkpoint, so it is not copied.
-        log: what is kept; `BY_SIZE` where ranks tell each other their sizes first, and log all
-            whole where these are small.
-    """
-
+    # Of the input, with at least one dimension. Where the number of rows differs from call to call,
+    # of one row.
     shape: tuple[int, ...]
+    # For each rank, which rows of the input are its part; None where that differs.
     extents: Extents | None = None
+    # Makes this rank's result of the parts that all ranks give it, each a 1-D array, in rank order;
+    # None where they follow each other in the result.
     combine: Combine | None = None
+    # Which elements are this rank's result once the schedule has run; None is all.
     own: slice | None = None
+    # The input is left to the log until the next checkpoint, so it is not copied.
     lent: bool = False
+    # What is kept; `BY_SIZE` where ranks tell each other their sizes first, and log all whole where
+    # these are small.
     log: LogMode = LogMode.CONTRIBUTIONS
 
 
@@ -106,70 +93,54 @@ class CollectiveSpec:
     """Common part of all calls from one line of the user's code with arguments of one shape.
 
     Made once and kept, so that a small call computes nothing twice.
-
-    Attributes:
-        kind: the collective.
-        signature: its 48 bytes.
-        site: where the user called it, with the label of a user's function.
-        suffix: signature and line, as every frame carries them.
-        schedule: this rank's steps; None if they follow from sizes that ranks tell each other.
-        dtype: of the result's elements.
-        shape: of the result; of one row of it where each rank brings as many rows as it has.
-        recvbuf_count: elements of the result, 0 where that is known only when it runs.
-        nbytes: bytes that each rank logs: of the result, or of its own input; 0 where that is known
-            only when it runs.
-        root: the rank that all others look to, else -1.
-        reducer: of a reduction, else None.
-        scalar: the type of a broadcast value without dimensions.
-        announcement: what is run before `schedule`, without payload, by a broadcast that does not
-            come the way of a small one: ranks that do not know its size hear of it. Else None.
-        contributed: of a call of which each rank logs its own input, else None.
     """
 
-    kind: Kind
-    signature: bytes
-    site: str
-    suffix: bytes
+    kind: Kind  # the collective
+    signature: bytes  # its 48 bytes
+    site: str  # where the user called it, with the label of a user's function
+    suffix: bytes  # signature and line, as every frame carries them
+    # This rank's steps; None if they follow from sizes that ranks tell each other.
     schedule: Schedule | None
-    dtype: AnyDtype = field(default_factory=lambda: np.dtype(np.uint8))
+    dtype: AnyDtype = field(default_factory=lambda: np.dtype(np.uint8))  # of the result's elements
+    # Of the result; of one row of it where each rank brings as many rows as it has.
     shape: tuple[int, ...] = (0,)
-    recvbuf_count: int = 0
+    recvbuf_count: int = 0  # elements of the result, 0 where that is known only when it runs
+    # Bytes that each rank logs: of the result, or of its own input; 0 where that is known only when
+    # it runs.
     nbytes: int = 0
-    root: int = -1
-    reducer: Reducer | None = None
-    scalar: Scalar = Scalar.ARRAY
+    root: int = -1  # the rank that all others look to, else -1
+    reducer: Reducer | None = None  # of a reduction, else None
+    scalar: Scalar = Scalar.ARRAY  # the type of a broadcast value without dimensions
+    # What is run before `schedule`, without payload, by a broadcast that does not come the way of a
+    # small one: ranks that do not know its size hear of it. Else None.
     announcement: Schedule | None = None
+    # Of a call of which each rank logs its own input, else None.
     contributed: ContributedForm | None = None
 
 
 @dataclass(slots=True)
 class Request:
-    """One public call, ready to run.
+    """One public call, ready to run."""
 
-    Attributes:
-        form: what it shares with others.
-        sendbuf: this rank's input, 1-D, contiguous, native; never written.
-        rows: how many rows of the result this rank brings.
-        given: which rows of a contributed input are for which rank; None where the form tells, and
-            for any other call.
-        admit: told the result's bytes when they are known only in the run; raises if there is no
-            room for them, alike on all ranks.
-        admit_input: likewise told the bytes of the largest rank's input, where the log has that.
-        flush: a broadcast that ends with a barrier, so that the log stays bounded (rule R3): like
-            every other kind it then proves that what came before is stable.
-        place: where to make this rank's own result, 1-D, contiguous; None for new memory.
-        check: told the result before it is complete, or taken from the log; raises where the user's
-            `out` does not fit what only the run could tell. None where all was known before.
-    """
-
-    form: CollectiveSpec
+    form: CollectiveSpec  # what it shares with others
+    # This rank's input, 1-D, contiguous, native; never written.
     sendbuf: Array = field(default_factory=lambda: NOTHING)
-    rows: int = 0
+    rows: int = 0  # how many rows of the result this rank brings
+    # Which rows of a contributed input are for which rank; None where the form tells, and for any
+    # other call.
     given: Extents | None = None
+    # Told the result's bytes when they are known only in the run; raises if there is no room for
+    # them, alike on all ranks.
     admit: Callable[[int], None] = anything
+    # Likewise told the bytes of the largest rank's input, where the log has that.
     admit_input: Callable[[int], None] = anything
+    # A broadcast that ends with a barrier, so that the log stays bounded (rule R3): like every
+    # other kind it then proves that what came before is stable.
     flush: bool = False
+    # Where to make this rank's own result, 1-D, contiguous; None for new memory.
     place: Array | None = None
+    # Told the result before it is complete, or taken from the log; raises where the user's `out`
+    # does not fit what only the run could tell. None where all was known before.
     check: Callable[[LoggedResult], None] | None = None
 
     @property
@@ -198,19 +169,13 @@ class Request:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CheckpointPayload:
-    """Contribution of one rank to a checkpoint.
+    """Contribution of one rank to a checkpoint."""
 
-    Attributes:
-        state: packed, equal on all ranks; or as it is, packed only if somebody asks.
-        digest: of the packed state; `UNCOMPARED` if it is not packed.
-        local: this rank's packed local state; None if the checkpoint has none.
-        durable: the call returns when the store has it.
-    """
-
+    # Packed, equal on all ranks; or as it is, packed only if somebody asks.
     state: Packed | LazyState
-    digest: bytes
-    local: Packed | None = None
-    durable: bool = False
+    digest: bytes  # of the packed state; `UNCOMPARED` if it is not packed
+    local: Packed | None = None  # this rank's packed local state; None if the checkpoint has none
+    durable: bool = False  # the call returns when the store has it
 
     @property
     def nbytes(self) -> int:
@@ -234,44 +199,28 @@ def stored_rows(form: CollectiveSpec, flat: Array, rows: int) -> LoggedResult:
 
 @dataclass(frozen=True, slots=True)
 class DeferredInput:
-    """A call whose input is a function: it becomes a `Request` only if it is executed.
+    """A call whose input is a function: it becomes a `Request` only if it is executed."""
 
-    Attributes:
-        kind: the collective.
-        known: the signature as far as it is known without the input.
-        site: where the user called it.
-        make: calls the user's function and makes the call of what it returns; raises what either
-            raises.
-        check: told the result that the log has for this position before it is taken; raises where
-            the user's other arguments do not fit it.
-    """
-
-    kind: Kind
-    known: bytes
-    site: str
+    kind: Kind  # the collective
+    known: bytes  # the signature as far as it is known without the input
+    site: str  # where the user called it
+    # Calls the user's function and makes the call of what it returns; raises what either raises.
     make: Callable[[], Request]
+    # Told the result that the log has for this position before it is taken; raises where the user's
+    # other arguments do not fit it.
     check: Callable[[LoggedResult], None]
 
 
 @dataclass(frozen=True, slots=True)
 class OpenBroadcast:
-    """A broadcast to a rank that is given dtype and shape with the array.
+    """A broadcast to a rank that is given dtype and shape with the array."""
 
-    Attributes:
-        known: the signature as far as it is known before.
-        site: where the user called it.
-        announcement: this rank's steps of a small one, by whose first it hears of any.
-        make: the call of a whole signature.
-        check: as in `DeferredInput`.
-        kind: the collective.
-    """
-
-    known: bytes
-    site: str
-    announcement: Schedule
-    make: Callable[[bytes], Request]
-    check: Callable[[LoggedResult], None]
-    kind: Kind = Kind.BROADCAST
+    known: bytes  # the signature as far as it is known before
+    site: str  # where the user called it
+    announcement: Schedule  # this rank's steps of a small one, by whose first it hears of any
+    make: Callable[[bytes], Request]  # the call of a whole signature
+    check: Callable[[LoggedResult], None]  # as in `DeferredInput`
+    kind: Kind = Kind.BROADCAST  # the collective
 
 
 AnyRequest = Request | DeferredInput | OpenBroadcast
@@ -279,16 +228,9 @@ AnyRequest = Request | DeferredInput | OpenBroadcast
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Submission(Generic[R]):
-    """A public call, built and not run: shared by its blocking and its nonblocking form.
+    """A public call, built and not run: shared by its blocking and its nonblocking form."""
 
-    Attributes:
-        kind: the collective.
-        request: for the engine.
-        finish: returns the user's result of the log's.
-        deadline: the user's, not checked yet; None for the job's.
-    """
-
-    kind: Kind
-    request: AnyRequest
-    finish: Callable[[LoggedResult], R]
-    deadline: Duration | None = None
+    kind: Kind  # the collective
+    request: AnyRequest  # for the engine
+    finish: Callable[[LoggedResult], R]  # returns the user's result of the log's
+    deadline: Duration | None = None  # the user's, not checked yet; None for the job's

@@ -52,39 +52,23 @@ def with_bodies(head: bytes, bodies: Sequence[Array]) -> Packed:
 
 
 class Bodies:
-    """Takes a packed state apart.
-
-    Attributes:
-        head: its head.
-    """
+    """Takes a packed state apart."""
 
     def __init__(self, raw: Packed) -> None:
-        """Find the head.
-
-        Raises:
-            ValueError: there is none.
-        """
+        """Find the head; raises ValueError."""
         if len(raw) < _LENGTH.size:
             raise ValueError(f"{len(raw)} bytes are no state")
         self._raw: Array = np.frombuffer(raw, np.uint8)
         (length,) = _LENGTH.unpack_from(raw)
         self._end = _LENGTH.size
-        self.head = self._taken(self._end, length).tobytes()
+        self.head = self._taken(self._end, length).tobytes()  # its head
 
     def take(self, nbytes: int) -> Array:
-        """The next body, as bytes; it is memory of the packed state.
-
-        Raises:
-            ValueError: there are not so many bytes left.
-        """
+        """The next body, as bytes; it is memory of the packed state; raises ValueError."""
         return self._taken(_aligned(self._end), nbytes)
 
     def must_be_over(self) -> None:
-        """See that nothing follows.
-
-        Raises:
-            ValueError: something does.
-        """
+        """See that nothing follows; raises ValueError."""
         if self._end != len(self._raw):
             raise ValueError(f"{len(self._raw) - self._end} bytes too many")
 

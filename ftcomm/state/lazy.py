@@ -102,11 +102,7 @@ class LazyState:
         return pack_state(self._state)
 
     def check(self) -> None:
-        """See that nothing has changed, if it is watched.
-
-        Raises:
-            StateChangedError: it has; the message names the array.
-        """
+        """See that nothing has changed, if it is watched; raises StateChangedError."""
         with self._lock:
             self._compare()
 
@@ -128,11 +124,7 @@ class LazyState:
 
 
 def _same_dict(value: Any, content: dict[Any, Any], where: str) -> Any:
-    """A dict of `value`'s type with other content.
-
-    Raises:
-        TypeError: states do not hold a defaultdict of its factory.
-    """
+    """A dict of `value`'s type with other content; raises TypeError."""
     if type(value) is defaultdict:
         factory_code(value, where)
         return defaultdict(value.default_factory, content)

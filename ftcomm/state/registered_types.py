@@ -33,19 +33,12 @@ _OF_PYTHON = frozenset(("builtins", "collections", "numpy"))  # modules whose ty
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """Encoding of one registered type.
+    """Encoding of one registered type."""
 
-    Attributes:
-        name: module and qualified name, by which the bytes say which type it is.
-        kind: the type.
-        to_state: its value as plain content.
-        from_state: the inverse.
-    """
-
-    name: str
-    kind: type[Any]
-    to_state: Callable[[Any], Any]
-    from_state: Callable[[Any], Any]
+    name: str  # module and qualified name, by which the bytes say which type it is
+    kind: type[Any]  # the type
+    to_state: Callable[[Any], Any]  # its value as plain content
+    from_state: Callable[[Any], Any]  # the inverse
 
 
 @dataclass(frozen=True, slots=True)

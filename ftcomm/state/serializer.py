@@ -107,11 +107,7 @@ def _must_be_whole(raw: bytes) -> None:
 
 
 def _must_be_plain(value: Any, depth: int) -> None:
-    """See that `pack_state` could have written `value`.
-
-    Raises:
-        ValueError, TypeError: msgpack knows more than states may hold, such as timestamps.
-    """
+    """See that `pack_state` could have written `value`; raises ValueError or TypeError."""
     if depth > MAX_DEPTH:
         raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
     if is_registered(value):  # its content was looked at before it was made
@@ -137,21 +133,13 @@ def _limits(size: int) -> dict[str, int]:
 
 
 class _HeadWriter:
-    """Makes one state's head.
-
-    Attributes:
-        bodies: what has to follow it.
-    """
+    """Makes one state's head."""
 
     def __init__(self) -> None:
-        self.bodies: list[Array] = []
+        self.bodies: list[Array] = []  # what has to follow it
 
     def plain(self, value: Any, where: str, depth: int) -> Any:
-        """`value` as msgpack takes it.
-
-        Raises:
-            TypeError: it may not be in a state.
-        """
+        """`value` as msgpack takes it; raises TypeError."""
         if depth > MAX_DEPTH:
             raise TypeError(f"{where} is nested more than {MAX_DEPTH} deep")
         kind = type(value)
@@ -221,11 +209,7 @@ def _ext(code: int, items: list[Any]) -> msgpack.ExtType:
 
 
 def factory_code(value: Any, where: str) -> int:
-    """Return the index in `FACTORIES` of a defaultdict's factory.
-
-    Raises:
-        TypeError: another one.
-    """
+    """Return the index in `FACTORIES` of a defaultdict's factory; raises TypeError."""
     for code, factory in enumerate(FACTORIES):
         if value.default_factory is factory:
             return code
@@ -237,11 +221,7 @@ def factory_code(value: Any, where: str) -> int:
 
 
 def checked_integer(value: int, where: str) -> Any:
-    """An integer as msgpack takes it.
-
-    Raises:
-        TypeError: it has more digits than this Python writes.
-    """
+    """An integer as msgpack takes it; raises TypeError."""
     if -(2**63) <= value < 2**64:
         return value
     try:
@@ -271,11 +251,7 @@ def checked_text(value: str, where: str, of: str = "") -> str:
 
 
 def checked_key(key: Any, where: str) -> Any:
-    """A dict's key as it is.
-
-    Raises:
-        TypeError: it is no str, bytes, bool, None or int of 64 bits.
-    """
+    """A dict's key as it is; raises TypeError."""
     kind: Any = type(key)
     if kind is str:
         return checked_text(key, where, "a key of ")
@@ -288,11 +264,7 @@ def checked_key(key: Any, where: str) -> Any:
 
 
 def checked_code(array: np.ndarray[Any, Any], where: str) -> int:
-    """The code of an array's dtype.
-
-    Raises:
-        TypeError: states do not hold that.
-    """
+    """The code of an array's dtype; raises TypeError."""
     try:
         return dtype_code(array.dtype)
     except TypeError:

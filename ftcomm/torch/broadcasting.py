@@ -12,11 +12,7 @@ from ftcomm.torch.tensors import as_array, distributed_tensors
 def broadcast_tensors(
     comm: ftcomm.Communicator, tensors: Sequence[torch.Tensor], root: int = 0
 ) -> None:
-    """Give each of `tensors` the content that it has on `root`.
-
-    Raises:
-        TypeError: one is not carried.
-    """
+    """Give each of `tensors` the content that it has on `root`; raises TypeError."""
     for numbers in cut(tensors, BUCKET_BYTES):
         group = [tensors[number].detach() for number in numbers]
         flat = torch.cat([tensor.reshape(-1) for tensor in group])

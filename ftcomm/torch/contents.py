@@ -19,13 +19,9 @@ from ftcomm.torch.tensors import Array, as_array, as_tensor, check_tensor, distr
 
 @dataclass(frozen=True, slots=True)
 class ShardPlace:
-    """In place of a distributed tensor: its shard is in the local state.
+    """In place of a distributed tensor: its shard is in the local state."""
 
-    Attributes:
-        number: of the shard, in the order of the state dict.
-    """
-
-    number: int
+    number: int  # of the shard, in the order of the state dict
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +37,10 @@ class OrderedTensor:
 
     An optimizer works on its state and the parameter side by side.  Laid out in another way the
     state would give other bits, and in a fused kernel that of other elements.
-
-    Attributes:
-        order: of the dimensions, from the outermost in memory to the innermost.
-        content: the tensor with its dimensions in that order.
     """
 
-    order: tuple[int, ...]
-    content: torch.Tensor
+    order: tuple[int, ...]  # of the dimensions, from the outermost in memory to the innermost
+    content: torch.Tensor  # the tensor with its dimensions in that order
 
 
 def register_types() -> None:

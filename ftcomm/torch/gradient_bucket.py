@@ -48,14 +48,11 @@ class GradientBucket:
     """
 
     def __init__(self, parameters: Sequence[torch.nn.Parameter], names: Sequence[str]) -> None:
-        """Reserve the memory.
+        """Reserve the memory; raises TypeError.
 
         Args:
             parameters: of one dtype.
             names: of the parameters: they tell the collectives of buckets of one size apart.
-
-        Raises:
-            TypeError: gradients of these parameters are not carried.
         """
         for parameter in parameters:
             check_tensor(parameter)
@@ -78,12 +75,7 @@ class GradientBucket:
         return self._missing == 0
 
     def take(self, number: int) -> None:
-        """Parameter `number` of the bucket has its gradient.
-
-        Raises:
-            ConfigError: a hook has taken the gradient away.
-            RuntimeError: it has had it in this backward pass.
-        """
+        """Parameter `number` of the bucket has its gradient; raises ConfigError or RuntimeError."""
         if self._given[number]:
             raise RuntimeError(
                 "a parameter got its gradient twice in one backward pass, as where it is used in "

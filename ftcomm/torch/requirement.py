@@ -11,20 +11,12 @@ OLDEST_OF_BACKEND = (2, 13)  # likewise; with 2.6 torch's own DDP waits for ever
 
 
 def require_torch() -> ModuleType:
-    """Import torch, and return it.
-
-    Raises:
-        ImportError: it is missing, or too old.
-    """
+    """Import torch, and return it; raises ImportError."""
     return _required("torch", OLDEST, "ftcomm.torch", "ftcomm[torch]")
 
 
 def require_accelerate() -> Any:
-    """Import accelerate, and return it.
-
-    Raises:
-        ImportError: it is missing, or too old.
-    """
+    """Import accelerate, and return it; raises ImportError."""
     least = ".".join(map(str, OLDEST_ACCELERATE))
     return _required(
         "accelerate", OLDEST_ACCELERATE, "ftcomm.torch.accelerate", f"accelerate>={least}"
@@ -51,11 +43,7 @@ def release_of(version: str) -> tuple[int, ...]:
 
 
 def require_backend(torch: ModuleType) -> None:
-    """See that the backend of torch.distributed can work.
-
-    Raises:
-        ImportError: torch is too old for it.
-    """
+    """See that the backend of torch.distributed can work; raises ImportError."""
     if not has_backend(torch):
         needed = ".".join(map(str, OLDEST_OF_BACKEND))
         raise ImportError(

@@ -84,15 +84,12 @@ class Job(Record):
         lines = (json.dumps(event) for event in self.events)
         (self.folder / "events.jsonl").write_text("\n".join(lines))
 
-    def start_tracker(
-        self, *, wait: bool = True, rebuild_at: str = "", lost: str = "", again_at: str = ""
-    ) -> None:
+    def start_tracker(self, *, wait: bool = True, rebuild_at: str = "", again_at: str = "") -> None:
         """Start the tracker, or start it again on its state directory.
 
         Args:
             wait: for its line that it is ready.
             rebuild_at: its address, where its directory is gone; see `lose_tracker_disk`.
-            lost: ids of workers that are lost with it.
             again_at: the same, where the job has a store, which is given again.
         """
         before = None if self._tracker is None else self._tracker.stderr
@@ -105,7 +102,6 @@ class Job(Record):
         command = [*self.plan.serve_command(), "-n", str(self.plan.n)]
         if rebuild_at:
             options = self._rebuild_options(rebuild_at)
-            options += ["--lost", lost] if lost else []
         elif self.plan.standby:
             options += self._standby_options
         elif self.plan.stored:
@@ -195,14 +191,14 @@ class Job(Record):
         shutil.rmtree(self.state_dir)
         self.state_dir = self.state_dir.with_name(f"{self.state_dir.name}-again")
 
-    def lose_tracker(self, lost: str = "", *, gives_store: bool = False) -> None:
+    def lose_tracker(self, *, gives_store: bool = False) -> None:
         """SIGKILL the tracker, remove its state directory, and start one that takes the job up."""
         self.kill_tracker()
         self.lose_tracker_disk()
         if gives_store:
             self.start_tracker(again_at=self.own_address)
         else:
-            self.start_tracker(rebuild_at=self.own_address, lost=lost)
+            self.start_tracker(rebuild_at=self.own_address)
 
     def set_tracker_aside(self) -> subprocess.Popen[bytes]:
         """SIGSTOP the tracker, and return it; another one may be started then."""

@@ -19,6 +19,7 @@ from tests.conformance.scenario import (
 )
 
 LOSSES = (2, 20, 45, 70, 100)  # results of all ranks, after which a job's tracker is lost
+TRACKER_LOST = 79  # exit status
 JOBS = 10  # of `tracker_is_lost_50_times`
 
 
@@ -42,10 +43,11 @@ def tracker_is_lost_in_steady_state(bench: Bench) -> None:
 
 
 def tracker_is_lost_with_a_member(bench: Bench) -> None:
-    """In an epoch change: refused until the operator confirms that a dead member is lost."""
-    reference = bench.reference(Plan(4, QUIET))
+    """In an epoch change: all that come are told that the tracker ends, and nothing is decided."""
     program = {**QUIET, "gates": {"1.10": "gate"}}
-    with bench.job(Plan(4, program, ("1.1.10.0@enter",), restart=False)) as job:
+    faults, settings = ("1.1.10.0@enter",), {"replace_within": 5}
+    plan = Plan(4, program, faults, settings, exits=(TRACKER_LOST,) * 4, restart=False)
+    with bench.job(plan) as job:
         job.start_tracker()
         job.start_all()
         all_at_gate(job, "gate")
@@ -55,9 +57,10 @@ def tracker_is_lost_with_a_member(bench: Bench) -> None:
         job.lose_tracker()
         job.start(1)
         job.wait_for("tracker", text="has said what it knows; missing: worker 1")
-        job.lose_tracker(lost="1")
-        job.finish()
-        job.check_against(reference)
+        job.wait(lambda _: not job.running)
+        expect("exit status of the tracker", job.tracker_status(), TRACKER_LOST)
+        expect("workers that ended well", job.of("end"), [])
+        job.check_results(bench.reference(job.plan))
 
 
 def tracker_is_lost_in_close(bench: Bench) -> None:

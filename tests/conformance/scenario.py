@@ -25,7 +25,7 @@ QUIET = {"program": "many"}
 
 @dataclasses.dataclass(frozen=True)
 class Scenario:
-    """One test; `quick` ones belong to the default set."""
+    """One test; those that are not `quick` run at night alone."""
 
     id: str
     run: Run

@@ -5,7 +5,8 @@ The counts travel with the reports of the tests, so that they add up however the
 
 import pytest
 
-LEAST_KILLS = 60  # of a run of all default tests; without them such a run says little
+JUDGED = ("process and not smoke and not slow", "slow or not slow")  # by the markers of a run
+LEAST_KILLS = 60  # of such a run of all tests; without them it says little
 LEAST_STOPS = 20
 
 
@@ -15,7 +16,7 @@ class Sums:
     def __init__(self, config: pytest.Config) -> None:
         self.counts = {"kills": 0, "stops": 0}
         asked_for_all = config.args_source is pytest.Config.ArgsSource.TESTPATHS
-        narrowed = config.option.keyword or config.option.markexpr != "not slow"
+        narrowed = config.option.keyword or config.option.markexpr not in JUDGED
         self.judges = asked_for_all and not narrowed and not config.option.collectonly
 
     @property

@@ -8,7 +8,7 @@ import pytest
 from tests.conformance.bench import Bench
 from tests.conformance.plans import BrokenError, Plan
 
-pytestmark = pytest.mark.conformance
+pytestmark = pytest.mark.process
 
 PEACE = Plan(2, {"program": "one_op", "count": 10})
 

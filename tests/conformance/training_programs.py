@@ -18,9 +18,9 @@ from ftcomm.collectives.selection import choose_algorithm
 from ftcomm.protocol.host_groups import grouping_of, members_of
 from ftcomm.protocol.signature import Algorithm, Kind
 from ftcomm.recovery.call_progress import CallProgress
-from ftcomm.testing.hierarchical_reference import expected_shares, expected_tree
-from ftcomm.testing.reference import expected_doubling, expected_halving, expected_ring
 from tests.conformance.recorder import Array, Recorder, same
+from tests.helpers.hierarchical_reference import expected_shares, expected_tree
+from tests.helpers.reference import expected_doubling, expected_halving, expected_ring
 
 STRING_BYTES = 10_000  # of each broadcast in model_recover
 _FORCED = {

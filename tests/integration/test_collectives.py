@@ -30,6 +30,7 @@ def test_two_ranks_die_between_the_stages_of_one_collective(bench: Bench, transp
     bench.run(Plan(4, PROGRAM, faults, {"transport": transport}))
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("point", ["enter", "half_received", "done"])
 def test_an_input_function_is_called_once_where_it_is_executed_and_never_in_replay(
     bench: Bench, point: str
@@ -44,6 +45,7 @@ def test_an_input_function_is_called_once_where_it_is_executed_and_never_in_repl
     assert second[0] == f"1.{replayed}"
 
 
+@pytest.mark.smoke
 def test_out_is_filled_whoever_dies_and_a_wrong_one_costs_no_result(bench: Bench) -> None:
     faults = ("0.0.3.0@done", "2.0.6.0@half_received", "1.0.7.0@enter")
     job = bench.run(Plan(3, {"program": "into_out"}, faults))
@@ -103,6 +105,7 @@ def test_a_restarted_script_that_passes_a_function_to_something_else_is_found_ou
     assert "the earlier process of rank 1 called allreduce(op=sum, float64[3]) at " in text
 
 
+@pytest.mark.smoke
 def test_event_loops_forks_second_inits_and_joining_again_disturb_nothing(bench: Bench) -> None:
     job = bench.run(Plan(3, {"program": "surroundings"}))
     assert [incident["victims"] for incident in job.incidents()] == [["1"]]

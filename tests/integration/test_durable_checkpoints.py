@@ -73,6 +73,7 @@ def versions(done: subprocess.CompletedProcess[str]) -> set[int]:
     return {int(version) for version in re.findall(r"from (\d+)", done.stdout)}
 
 
+@pytest.mark.smoke
 def test_all_workers_die_at_once_and_the_job_goes_on_by_itself(tmp_path: Path) -> None:
     clean = job(tmp_path / "clean")
     assert clean.returncode == 0, clean.stderr
@@ -172,6 +173,7 @@ with ftcomm.init() as comm:
     assert f"the job in {left} has ended: CollectiveMismatchError" in again.stderr
 
 
+@pytest.mark.smoke
 def test_a_deadline_holds_while_a_store_that_is_away_is_waited_for(tmp_path: Path) -> None:
     store = tmp_path / "store"
     script = f"""
@@ -300,6 +302,7 @@ print("packed", len(packed))
 """
 
 
+@pytest.mark.smoke
 def test_a_lazy_version_is_packed_only_when_it_is_marked(tmp_path: Path) -> None:
     """The first is due and one of the next; the last, which waits for its record, is copied."""
     done = run("--checkpoint", str(tmp_path), "--checkpoint-every", "4v", script=LAZILY, n=3)

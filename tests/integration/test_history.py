@@ -26,6 +26,7 @@ def recorded(bench: Bench, plan: Plan) -> History:
         return read_history(job.history)
 
 
+@pytest.mark.smoke
 def test_a_killed_process_ends_in_the_call_in_which_it_died_and_the_next_is_served(
     bench: Bench,
 ) -> None:

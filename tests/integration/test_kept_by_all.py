@@ -11,6 +11,7 @@ pytestmark = pytest.mark.process
 LARGE = set(range(SIZES.index(max(SIZES)), CALLS, len(SIZES)))
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("settings", "by_all"),
     [({}, set(range(CALLS)) - LARGE), ({"keep_by_all": 0}, set())],

@@ -54,6 +54,7 @@ def processes_with(mark: str) -> list[str]:
     return found
 
 
+@pytest.mark.smoke
 def test_results_come_in_the_order_of_the_ranks_and_output_has_them_in_front(
     launch: Launch, capsys: pytest.CaptureFixture[str]
 ) -> None:

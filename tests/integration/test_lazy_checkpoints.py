@@ -48,6 +48,7 @@ def test_the_next_checkpoint_names_the_array_that_was_written_to_on_all_ranks(
     assert all("StateChangedError: state['w'][1] was written to after" in text for text in texts)
 
 
+@pytest.mark.smoke
 def test_a_new_process_is_not_given_what_was_written_to(bench: Bench) -> None:
     """Seen to fail if a watched state is not compared when it is packed."""
     with bench.job(Plan(3, CARELESS, ("1.1.0.0@enter",), WATCHED, exits=(82,) * 3)) as job:

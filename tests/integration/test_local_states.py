@@ -34,6 +34,7 @@ def test_death_while_copies_are_sent(bench: Bench, copy: int) -> None:
     bench.run(Plan(4, LOCAL, (fault,), {"local_replicas": 2}))
 
 
+@pytest.mark.smoke
 def test_a_holder_dies_while_it_serves_and_another_takes_over(bench: Bench) -> None:
     bench.run(Plan(4, LOCAL, ("1.1.3.0@enter", "2.1.3.0@serving"), {"local_replicas": 2}))
 

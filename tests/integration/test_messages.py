@@ -153,6 +153,7 @@ def test_a_receive_posted_while_a_checkpoint_runs_gets_a_message_of_the_next_ver
         assert group.run(job) == [None, 7]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("count", [10_000, 1_000_000])  # float64: one write, or many
 def test_an_array_may_be_overwritten_as_soon_as_it_is_sent(count: int) -> None:
     """A link takes it at once, or its receiver has yet to ask for it."""
@@ -361,6 +362,7 @@ def run(comm, other):
 """
 
 
+@pytest.mark.smoke
 def test_handles_are_done_as_their_messages_come(tmp_path: Path) -> None:
     status, out = run(HANDLES, tmp_path)
     assert status == 0, out

@@ -289,6 +289,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return event
 
 
+@pytest.mark.smoke
 def test_what_is_sent_when_all_have_come_to_a_checkpoint_is_of_the_next_version(
     held: threading.Event,
 ) -> None:

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.process
 TIMED: dict[str, Any] = {"program": "timed", "deadline": 0.6}
 
 
+@pytest.mark.smoke
 def test_a_call_that_takes_too_long_ends_the_job_for_all_and_names_who_was_waited_for(
     bench: Bench,
 ) -> None:
@@ -83,6 +84,7 @@ def test_a_call_in_time_is_as_without_a_deadline(bench: Bench) -> None:
     bench.run(Plan(3, {**TIMED, "deadline": 60}, ("1.0.1.0@half_received",)))
 
 
+@pytest.mark.smoke
 def test_the_log_is_full_for_all_when_only_the_run_knows_the_sizes(bench: Bench) -> None:
     with bench.job(
         Plan(3, {"program": "too_much"}, (), {"log_limit": 50_000}, exits=(74,) * 3)

@@ -15,6 +15,7 @@ from tests.conformance.scenario import all_at_gate, said_by_all
 pytestmark = pytest.mark.process
 
 
+@pytest.mark.smoke
 def test_another_op_is_the_same_mismatch_for_all_that_is_pending_and_for_all_ranks(
     bench: Bench,
 ) -> None:
@@ -45,6 +46,7 @@ def test_a_calls_own_limit_ends_the_job_for_all(bench: Bench) -> None:
     assert "at pending_programs.py:" in text
 
 
+@pytest.mark.smoke
 def test_a_queued_calls_own_limit_ends_the_job_while_an_earlier_call_is_blocked(
     bench: Bench,
 ) -> None:

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.process
 MANY: dict[str, Any] = {"program": "many", "steps": 12}
 
 
+@pytest.mark.smoke
 def test_a_restarted_worker_replays_the_prelude_and_the_version_it_missed(bench: Bench) -> None:
     program = {**MANY, "prelude": 5}
     job = bench.run(Plan(3, program, ("1.0.3.0@enter",)))
@@ -35,6 +36,7 @@ def test_all_but_one_die_after_saving_before_anyone_has_committed(bench: Bench) 
     bench.run(Plan(4, MANY, faults))
 
 
+@pytest.mark.smoke
 def test_all_ranks_are_told_that_a_needed_result_is_lost(bench: Bench) -> None:
     """With one copy of each result, the replica holder of 0.3 takes it along."""
     settings = {"replicas": 1, "keep_by_all": 0}
@@ -48,6 +50,7 @@ def test_all_ranks_are_told_that_a_needed_result_is_lost(bench: Bench) -> None:
         assert "its replica holders were 3 (rank 3)" in text
 
 
+@pytest.mark.smoke
 def test_who_has_closed_serves_a_rank_that_lags(bench: Bench) -> None:
     """Rank 2 has every last result but one; the others have closed and hold it."""
     broadcasts = {**MANY, "kinds": "broadcast", "versions": 1}
@@ -82,6 +85,7 @@ def test_ctrl_c_in_a_call_ends_this_rank_s_part(bench: Bench, how: str) -> None:
     assert "KeyboardInterrupt" in text
 
 
+@pytest.mark.smoke
 def test_an_error_of_the_job_is_raised_again_and_the_process_can_go_on(bench: Bench) -> None:
     program = {"program": "again", "how": "dtype", "odd": 1}
     with bench.job(Plan(3, program, exits=(72,) * 3)) as job:

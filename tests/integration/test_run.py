@@ -14,6 +14,7 @@ LARGE = {**MANY, "count": 1 << 18}  # results that not every worker keeps
 NO_STORE = ("--checkpoint", "")
 
 
+@pytest.mark.smoke
 def test_a_killed_worker_is_started_again_and_the_job_ends_well(bench: Bench) -> None:
     done = under_run(bench, MANY, "-n", "3", faults="1.1.4.0@half_sent")
     assert "worker 1 was killed by SIGKILL: starting it again" in done.stdout

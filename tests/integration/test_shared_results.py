@@ -51,6 +51,7 @@ def test_whoever_dies_wherever_results_are_the_same_and_views_stay(
     assert in_common(job) == {True}
 
 
+@pytest.mark.smoke
 def test_a_rank_that_stops_in_a_call_and_comes_back_changes_no_result(bench: Bench) -> None:
     """It goes on in memory of an epoch that is over, where nobody has completed that call."""
     faults = ("2.0.6.0@half_received#1=stop",)

@@ -37,6 +37,7 @@ def worker(tracker: ftcomm.Tracker, worker_id: int, script: str) -> "subprocess.
     )
 
 
+@pytest.mark.smoke
 def test_workers_find_it_by_its_environment_and_it_tells_their_state() -> None:
     with ftcomm.Tracker(workers=2) as tracker:
         assert tracker.status()["state"] == "FORMING"
@@ -94,6 +95,7 @@ def test_a_used_port_and_a_directory_of_another_job_are_refused(tmp_path: Path) 
         assert tracker.status()["world_size"] == 2
 
 
+@pytest.mark.smoke
 def test_it_serves_one_block() -> None:
     tracker = ftcomm.Tracker(1)
     with pytest.raises(RuntimeError, match="in its `with` block alone"):

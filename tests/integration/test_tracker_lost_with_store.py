@@ -13,7 +13,7 @@ import pytest
 from ftcomm.durable.chain import Chain
 from ftcomm.durable.chain_state import chain_state
 from ftcomm.durable.opening import open_store
-from ftcomm.errors import FencedError
+from ftcomm.errors import FencedError, TrackerLostError
 from tests.unit.tracker.serving import CLI, serve
 from tests.unit.tracker.test_launcher import environment
 
@@ -33,7 +33,10 @@ with ftcomm.init() as comm:
             open(os.environ["GATE"]).read()
 print("total", total)
 """
+PATIENCE_S = "4"
 WHOLE_CHAIN = ["attempts 1", *(f"version {number} of 1" for number in range(1, 7)), "finished 6"]
+LATER = ["version 5 of 2", "version 6 of 2", "finished 6"]
+FROM_CHECKPOINT_4 = ["attempts 2", *WHOLE_CHAIN[1:5], *LATER]
 
 
 class Job:
@@ -45,6 +48,7 @@ class Job:
         token.write_text("ab" * 32)
         token.chmod(0o600)
         options = ("-n", str(RANKS), "--checkpoint", self.store, "--token-file", str(token))
+        options += ("--replace-within", PATIENCE_S)
         self.tracker, ready = stack.enter_context(serve(folder / "first", *options))
         self.host, _, self.port = ready["address"].rpartition(":")
         for rank in range(RANKS):
@@ -155,27 +159,31 @@ def test_another_store_ends_the_tracker_and_not_the_job(job: Job, tmp_path: Path
     assert job.chain() == WHOLE_CHAIN
 
 
-def test_the_loss_of_a_member_is_confirmed_and_the_attempt_goes_on(
-    job: Job, tmp_path: Path
-) -> None:
+def test_without_a_member_those_that_wait_are_told_what_to_do(job: Job, tmp_path: Path) -> None:
+    """By ``--rebuild``: the tracker says how the next attempt begins, and that is so."""
     job.workers[1].kill()
     job.workers[1].wait(timeout=30)
     job.lose_tracker()
-    with serve(tmp_path / "second", "--rebuild", "--lost", "1", *job.address) as (again, _):
-        job.workers[1] = job.start(1)
-        job.open_gates(0)
-        assert job.models() == [(0, MODEL)] * RANKS
+    with serve(tmp_path / "second", "--rebuild", *job.address) as (again, _):
         _, said = again.communicate(timeout=60)
-    assert "and its store; lost, as the operator says: worker 1" in said
-    assert job.chain() == WHOLE_CHAIN
+    assert again.returncode == TrackerLostError.exit_code
+    assert "worker 1 of job" in said
+    assert f"start the tracker with -n 2 --checkpoint {job.store}, without --rebuild" in said
+    job.open_gates(0)
+    assert job.workers[0].wait(timeout=60) == TrackerLostError.exit_code
+    same = ("-n", str(RANKS), "--checkpoint", job.store)
+    with serve(tmp_path / "third", *same, *job.address):
+        job.workers = [job.start(rank) for rank in range(RANKS)]
+        assert job.models() == [(0, MODEL)] * RANKS
+    assert job.chain() == FROM_CHECKPOINT_4
 
 
 def test_without_a_member_the_next_attempt_begins_in_the_end(job: Job, tmp_path: Path) -> None:
-    """Nobody confirms the loss: the job goes back to its newest checkpoint."""
+    """The store decides: the job goes back to its newest checkpoint."""
     job.workers[1].kill()
     job.workers[1].wait(timeout=30)
     job.lose_tracker()
-    options = ("-n", str(RANKS), "--checkpoint", job.store, "--replace-within", "3")
+    options = ("-n", str(RANKS), "--checkpoint", job.store, "--replace-within", PATIENCE_S)
     with serve(tmp_path / "second", *options, *job.address) as (again, _):
         job.workers[1] = job.start(1)
         assert again.stderr is not None
@@ -186,10 +194,4 @@ def test_without_a_member_the_next_attempt_begins_in_the_end(job: Job, tmp_path:
         assert job.workers[0].wait(timeout=60) == FencedError.exit_code
         job.workers[0] = job.start(0)
         assert job.models() == [(0, MODEL)] * RANKS
-    assert job.chain() == [
-        "attempts 2",
-        *WHOLE_CHAIN[1:5],
-        "version 5 of 2",
-        "version 6 of 2",
-        "finished 6",
-    ]
+    assert job.chain() == FROM_CHECKPOINT_4

@@ -8,6 +8,7 @@ from tests.conformance.plans import Plan
 pytestmark = pytest.mark.process
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
 def test_results_are_overwritten_and_inputs_compared_while_ranks_die(
     bench: Bench, transport: str

@@ -88,6 +88,7 @@ def _soak(scenarios: str) -> list[str]:
 
 def _pytest(*addresses: str) -> list[str]:
     options = ["-qx", "--tb=short", "-p", "no:cacheprovider", "--timeout", str(TEST_LIMIT_S)]
+    options += ["-m", "not slow"]
     fixed = "--hypothesis-seed=0"  # a mutant that is caught by chance is not caught
     return ["pytest", *options, fixed, *addresses]
 

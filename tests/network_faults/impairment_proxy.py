@@ -103,7 +103,8 @@ class _Connection:
         self, direction: _Direction, receive: trio.MemoryReceiveChannel[Piece], up: bool
     ) -> None:
         async for piece in receive:
-            await trio.sleep_until(piece.due_at)
+            with trio.move_on_at(piece.due_at):
+                await trio.sleep_forever()
             await self._fair_enough(up)
             direction.held -= len(piece.data)
             direction.room.set()

@@ -7,7 +7,7 @@ model is bit for bit that of a run in peace, and nobody dies.
 import contextlib
 import shutil
 import subprocess
-import time
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +22,16 @@ pytestmark = [pytest.mark.trio, pytest.mark.process]
 GATE = 6
 
 
+def last(seconds: float) -> None:
+    """Let a fault last; nothing is awaited, and nothing can end it earlier."""
+    threading.Event().wait(seconds)
+
+
 def cut_for(hosts: NamespaceHosts, one: list[str], other: list[str], seconds: float) -> None:
     """Cut, and repair after so many seconds."""
     hosts.cut(one, other)
     try:
-        time.sleep(seconds)
+        last(seconds)
     finally:
         hosts.repair(one, other)
 
@@ -37,7 +42,7 @@ def flap(
     """Cut and repair, again and again; each state lasts `each_s` seconds."""
     for _ in range(times):
         cut_for(hosts, one, other, each_s)
-        time.sleep(each_s)
+        last(each_s)
 
 
 def lose(hosts: NamespaceHosts, name: str, fraction: float) -> None:

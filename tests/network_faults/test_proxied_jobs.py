@@ -192,6 +192,7 @@ async def ends_in_a_mismatch(stage: ImpairedJob) -> None:
         assert await stage.job.end_of(str(worker)) == CollectiveMismatchError.exit_code
 
 
+@pytest.mark.smoke
 async def test_a_flipped_bit_of_a_header_is_seen_and_costs_the_link(
     tmp_path: Path, reference: Reference
 ) -> None:

@@ -9,7 +9,6 @@ import ftcomm
 
 ROOT = Path(__file__).parents[2]
 HOOKS = ROOT / ".pre-commit-config.yaml"
-WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 FOR_PEOPLE = ("SECURITY.md", "CODE_OF_CONDUCT.md", "CITATION.cff")
 # Besides the two actions by name, these files name no place outside the repository.
 ADDRESS = re.compile(r"https?://|[\w.]+@[\w-]+\.\w+|img\.shields")
@@ -27,11 +26,25 @@ def test_the_citation_names_this_version() -> None:
     assert f"\nversion: {ftcomm.__version__}\n" in text_of(ROOT / "CITATION.cff")
 
 
+def steps_of(workflow: str) -> list[str]:
+    steps = re.findall(r"run: (.*)", text_of(ROOT / ".github" / "workflows" / workflow))
+    targets = [re.fullmatch(r"make (.+) PYTHON=python", step) for step in steps]
+    return [target[1] if target else "no target" for target in targets]
+
+
 def test_workflows_run_make_targets_alone() -> None:
-    steps = [step for path in WORKFLOWS for step in re.findall(r"run: (.*)", text_of(path))]
-    targets = [re.fullmatch(r"make ([a-z-]+) PYTHON=python", step) for step in steps]
-    assert [target and target[1] for target in targets] == ["lint", "test", "docs"]
-    assert {target[1] for target in targets if target} <= make_targets()
+    assert steps_of("check.yml") == ["test", "test-jobs", "docs"]
+    assert set(steps_of("check.yml")) <= make_targets()
+    assert steps_of("night.yml") == ["${{ matrix.target }}"]
+
+
+def test_every_part_of_the_night_is_run_at_night() -> None:
+    of_make = re.search(r"^test-night: ([a-z -]+) ##", text_of(ROOT / "Makefile"), re.MULTILINE)
+    of_workflow = re.search(r"target: \[(.*)\]", text_of(ROOT / ".github/workflows/night.yml"))
+    assert of_make is not None
+    assert of_workflow is not None
+    assert of_make[1].split() == of_workflow[1].split(", ")
+    assert set(of_make[1].split()) <= make_targets()
 
 
 def test_hooks_run_the_tools_of_make_lint() -> None:

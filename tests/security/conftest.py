@@ -7,9 +7,13 @@ from tests.security.tracker_under_attack import DOORS, AttackedJob, Door
 
 @pytest.fixture(scope="session")
 def attacked_job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackedJob]:
+    """One job that is attacked in every way, one after the other."""
     attacked_job = AttackedJob(tmp_path_factory.mktemp("attacked"))
     yield attacked_job
-    attacked_job.close()
+    try:
+        attacked_job.must_end_well()
+    finally:
+        attacked_job.close()
 
 
 @pytest.fixture(params=DOORS)

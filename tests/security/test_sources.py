@@ -24,6 +24,9 @@ USES_PICKLES = [
 ]
 
 
+LOOKED_AT = (ast.Import, ast.ImportFrom, ast.Call)
+
+
 @functools.cache
 def nodes() -> list[tuple[str, ast.AST]]:
     return [
@@ -31,6 +34,7 @@ def nodes() -> list[tuple[str, ast.AST]]:
         for package in PACKAGES
         for path in sorted((ROOT / package).rglob("*.py"))
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, LOOKED_AT)
     ]
 
 

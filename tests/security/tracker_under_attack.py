@@ -39,6 +39,7 @@ from tests.unit.tracker.harness import hello
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 30.0  # far above any deadline of the product; a machine may be busy
 STREAMS = 3  # of links by TCP; the two workers are on one host and need none
+SUM = [1.0, 3.0, 5.0, 7.0]  # of one step
 DOORS = ("tracker", "worker by TCP", "worker by Unix socket")
 
 
@@ -182,11 +183,12 @@ def start_watched(
 
 
 class AttackedJob:
-    """The job; `doors` by name, `joined_ms` what honest callers waited."""
+    """The job; `doors` by name, `joined_ms` what honest callers waited, `steps` completed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.joined_ms: list[float] = []
+        self.steps = 0
         self._numbers = 0
         self.state = folder / "state"
         options = ("-n", "2", "--streams", str(STREAMS), "--state-dir", str(self.state))
@@ -198,6 +200,10 @@ class AttackedJob:
         self.address = (host, int(port))
         self.workers = [self.worker(0), self.worker(1)]
         self.ports = [int(json.loads(self.line(worker))["port"]) for worker in self.workers]
+        self.renew()
+
+    def renew(self) -> None:
+        """Look up the epoch, and the doors, whose keys go with it."""
         self.epoch = self.status()["epoch"]
         self.doors = self._doors()
 
@@ -261,14 +267,21 @@ class AttackedJob:
 
     def step(self) -> list[Any]:
         """One allreduce of both workers."""
+        self.steps += 1
         for worker in self.workers:
-            ask_for_a_step(worker)
+            ask_for(b"step", worker)
         return [json.loads(self.line(worker)) for worker in self.workers]
 
-    def replay(self, worker: subprocess.Popen[bytes]) -> Any:
-        """One allreduce of a restarted worker that the other one has completed already."""
-        ask_for_a_step(worker)
-        return json.loads(self.line(worker))
+    def restart(self, number: int) -> list[Any]:
+        """Kill a worker and start another incarnation; return what it replays."""
+        forget(self.workers[number])
+        self.workers[number] = worker = self.worker(number)
+        self.line(worker)
+        replayed = []
+        for _ in range(self.steps):
+            ask_for(b"step", worker)
+            replayed.append(json.loads(self.line(worker)))
+        return replayed
 
     def hello(self, name: str, **changes: Any) -> Hello:
         """Return the first message of a worker of this job."""
@@ -298,7 +311,7 @@ class AttackedJob:
     def must_be_unharmed(self, door: str) -> None:
         """Honest callers get in, the epoch is the same, the workers compute what they should."""
         self.honest_call(door)
-        right = {"sum": [1.0, 3.0, 5.0, 7.0], "epoch": self.epoch}
+        right = {"sum": SUM, "epoch": self.epoch}
         assert self.step() == [right, right]
         status = self.status()
         assert status["epoch"] == self.epoch
@@ -309,16 +322,25 @@ class AttackedJob:
         """Return the process that listens at an address."""
         return self.tracker.pid if door == "tracker" else self.workers[0].pid
 
+    def must_end_well(self) -> None:
+        """Behind all attacks the results are right, and each process ends with status 0."""
+        for door in self.doors:
+            self.must_be_unharmed(door)
+        for worker in self.workers:
+            ask_for(b"close", worker)
+        ended = [process.wait(2 * PATIENCE_S) for process in (*self.workers, self.tracker)]
+        assert ended == [0, 0, 0], self.logs()[-5000:]
+
     def close(self) -> None:
         """End it."""
         for process in (*self.workers, self.tracker):
             forget(process)
 
 
-def ask_for_a_step(worker: subprocess.Popen[bytes]) -> None:
-    """Have a worker take part in one allreduce; its answer is a line."""
+def ask_for(what: bytes, worker: subprocess.Popen[bytes]) -> None:
+    """Have a worker take part in one allreduce, whose sum is its answer, or close."""
     assert worker.stdin is not None
-    worker.stdin.write(b"step\n")
+    worker.stdin.write(what + b"\n")
     worker.stdin.flush()
 
 

@@ -37,17 +37,16 @@ SMALL = [
     ("LCE", 2, 1),
     ("LN", 2, 1),
     ("LRCR", 2, 1),
-    ("LRE", 2, 1),
+    pytest.param("LRE", 2, 1, marks=pytest.mark.slow),
     ("LKCK", 2, 1),
-    ("LKE", 2, 1),
+    pytest.param("LKE", 2, 1, marks=pytest.mark.slow),
     ("LMS", 2, 1),
     ("LMWC", 2, 1),
-    ("LVSC", 2, 1),
+    pytest.param("LVSC", 2, 1, marks=pytest.mark.slow),
 ]
 # How many states there are follows from the code alone: a
 # number that changes tells that a core does something else, or that the search sees less.
 LARGE = {"SB 2 2": 114_571, "SB 3 1": 262_075, "BS 2 2": 156_942, "LMC 2 2": 193_364}
-IN_EVERY_RUN = ("SB 2 2",)  # the others take four minutes of a processor
 
 
 @pytest.mark.parametrize(("letters", "ranks", "crashes"), SMALL)
@@ -58,12 +57,10 @@ def test_every_order_of_a_small_job_keeps_the_rules(letters: str, ranks: int, cr
     assert found.ends > 0
 
 
+@pytest.mark.slow
 @pytest.mark.heavy
 @pytest.mark.timeout(2400)  # it yields to all others
-@pytest.mark.parametrize(
-    "job",
-    [pytest.param(job, marks=() if job in IN_EVERY_RUN else pytest.mark.slow) for job in LARGE],
-)
+@pytest.mark.parametrize("job", LARGE)
 def test_every_order_of_a_larger_job_keeps_the_rules(job: str) -> None:
     status, output = run_beside("ftcomm_chaos", "explore", "--json", *job.split())
     assert status == 0, output

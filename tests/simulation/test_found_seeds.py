@@ -16,11 +16,6 @@ def test_an_attempt_over_an_empty_chain_has_a_name_of_its_own(seed: int) -> None
     assert Simulation(seed).run().fatal_decision != ""
 
 
-def test_a_worker_that_was_told_of_an_end_does_not_come_back() -> None:
-    """The journal that had the end was lost, and a rebuilt job waits for that worker in vain."""
-    assert Simulation(641087567829).run().fatal_decision == "RankLostError"
-
-
 @pytest.mark.parametrize(
     ("seed", "kinds"),
     [(641087563091, {}), (7206863, {"messages": True}), (31002217, {"disks": True})],
@@ -97,11 +92,6 @@ def test_a_launcher_that_was_told_of_an_end_starts_no_worker_for_a_rebuilt_job()
     assert Simulation(271000022854).run().fatal_decision == "finished"
 
 
-def test_a_replaced_process_that_comes_first_is_not_believed() -> None:
-    """The operator had named the lost of a newer plan, whose other member came later."""
-    assert Simulation(548968329624).run().fatal_decision == "JobLostError"
-
-
 def test_a_command_that_hears_that_its_job_has_finished_is_not_given_again() -> None:
     """The series was one that an earlier directory had begun, and the store had its end."""
     assert Simulation(394622371423).run().fatal_decision == "finished"
@@ -115,8 +105,3 @@ def test_a_job_that_awaits_its_last_checkpoint_for_long_ends_later() -> None:
 def test_a_process_without_a_plan_follows_another_tracker_of_the_same_generation() -> None:
     """The one that had welcomed it was gone with its directory, and the rebuilt one ended."""
     assert Simulation(572688367984).run().fatal_decision == "JobLostError"
-
-
-def test_a_record_of_a_lost_directory_that_lands_late_is_refused_and_gone_on_from() -> None:
-    """Another directory had begun a job over the empty chain, and was given away."""
-    assert Simulation(501680884595).run().fatal_decision == "finished"

@@ -30,6 +30,7 @@ def monitor_of(
         journal=SimpleNamespace(closed_ranks=(), places=places),
         roster=SimpleNamespace(members=SimpleNamespace(slots={})),
         lost_decisions=[],
+        has_given_up=False,
     )
     return Monitor(
         SimpleNamespace(
@@ -119,6 +120,7 @@ def end_all(*, disk_lost: bool, lost_version: int = -1, told: FatalDecision | No
         final_version=lost_version,
         fatal_decision=told,
         lost_decisions=[],
+        has_given_up=False,
         ended=False,
     )
     simulation = SimpleNamespace(tracker=tracker, trackers=[tracker], store=None)

@@ -21,14 +21,16 @@ def run_all(seeds: range, **changes: Any) -> Counter[str]:
     return seen
 
 
-def test_each_message_is_received_once_and_in_order_whoever_is_lost() -> None:
-    seen = run_all(range(150))
-    assert seen["messages"] > 1000
-    assert seen["finished"] > 75
-    assert seen["messages sent as they were logged"] > 20
-    assert seen["messages missed"] > 5  # a link came to one that was not copied yet
+@pytest.mark.parametrize("seeds", [range(50), pytest.param(range(50, 150), marks=pytest.mark.slow)])
+def test_each_message_is_received_once_and_in_order_whoever_is_lost(seeds: range) -> None:
+    seen = run_all(seeds)
+    assert seen["messages"] > 6 * len(seeds)
+    assert seen["finished"] > len(seeds) // 2
+    assert seen["messages sent as they were logged"] > len(seeds) // 8
+    assert seen["messages missed"] > len(seeds) // 40  # a link came to one not copied yet
 
 
+@pytest.mark.slow
 def test_so_it_is_with_inputs_of_each_rank_stores_and_spares() -> None:
     assert run_all(range(20), contributed=True)["finished"] > 8
     assert run_all(range(20), durable=True)["attempts"] > 25

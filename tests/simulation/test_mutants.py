@@ -24,7 +24,7 @@ from tests.mutants.suites import FOUND, TOO_LONG, name_of
 
 DEFECTS = all_mutants()
 # One of each kind of layer that takes a second or two: they test the gate, not the tests.
-PLANTED = ["frontier_of_the_slowest", "pool_buffer_handed_out_twice", "prelude_log_forgotten"]
+SAMPLE = ["frontier_of_the_slowest", "pool_buffer_handed_out_twice", "prelude_log_forgotten"]
 
 
 def missing(layer: str) -> str:
@@ -97,9 +97,9 @@ def test_a_layer_that_does_not_exist_is_noticed(layer: str) -> None:
 @pytest.mark.process
 @pytest.mark.timeout(2400)  # it yields to all others
 def test_three_are_noticed() -> None:
-    status, output = run_beside("tests.mutants", *PLANTED, "--jobs", "1")
+    status, output = run_beside("tests.mutants", *SAMPLE, "--jobs", "1")
     caught = sorted(line.split()[0] for line in output.splitlines() if "caught by" in line)
-    assert (status, caught) == (0, PLANTED), output
+    assert (status, caught) == (0, SAMPLE), output
 
 
 def test_files_that_differ_from_a_commit_are_known(tmp_path: Path) -> None:

@@ -2,20 +2,21 @@
 
 from collections import Counter
 
+import pytest
+
 from ftcomm_chaos.sim.scenario import draw_conditions
 from ftcomm_chaos.sim.simulation import Simulation
 
-SEEDS = range(120)
 
-
-def test_spares_that_hold_checkpoints_bring_nothing_wrong() -> None:
+@pytest.mark.parametrize("seeds", [range(40), pytest.param(range(40, 120), marks=pytest.mark.slow)])
+def test_spares_that_hold_checkpoints_bring_nothing_wrong(seeds: range) -> None:
     seen: Counter[str] = Counter()
-    for seed in SEEDS:
+    for seed in seeds:
         if draw_conditions(seed, faulty=True).gentle:
             continue  # there a spare could take the place of who has only lost a connection
         simulation = Simulation(seed, spares=2)
         seen[simulation.run().fatal_decision] += 1
         seen.update(simulation.counters)
-    assert seen["prefetched"] > 60
-    assert seen["prefetches reported"] > 10
-    assert seen["finished"] > 20
+    assert seen["prefetched"] > len(seeds) // 2
+    assert seen["prefetches reported"] > len(seeds) // 12
+    assert seen["finished"] > len(seeds) // 10

@@ -63,13 +63,21 @@ def test_checkpoints_are_packed_for_longer_than_a_silent_holder_is_waited_for(
         return seconds
 
     monkeypatch.setattr(FetchServer, "_packing_s", noted)
-    run_all(WIRED[:40])
-    assert 0 in packed
-    assert max(packed) > 2
+    for seed in range(440, 1000):  # the first of them show it: it needs a late load of a lazy state
+        if Simulation(seed).conditions.wire:
+            run_all([seed])
+        if 0 in packed and max(packed) > 2:
+            return
+    pytest.fail(f"packed for {sorted(packed)} times as long at most")
 
 
 def test_every_fault_of_bytes_happens() -> None:
-    assert {kind.value for kind in OF_BYTES} <= run_all(WIRED)
+    missing = {kind.value for kind in OF_BYTES}
+    for seed in WIRED:
+        missing -= run_all([seed])
+        if not missing:
+            return
+    pytest.fail(f"never happened: {missing}")
 
 
 def test_a_decoder_that_loses_half_a_message_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,7 +163,7 @@ def missing_for(entries: Sequence[PlanEntry]) -> list[str]:
 
 
 def library_faults(entries: Sequence[PlanEntry], *, joined: bool = False) -> str:
-    """What the library does of a plan, for ``FTCOMM_FAULTS``.
+    """Faults of a plan that the library delivers, for ``FTCOMM_FAULTS``.
 
     Args:
         entries: the plan.

@@ -134,6 +134,7 @@ class LiveJob(ABC):
     formed_at: float | None = None
     closed_at: dict[str, float] = field(default_factory=dict)
     tracker: JobProcess | None = None
+    rebuilding: bool = False
     attempts: list[AttemptRow] = field(default_factory=list)
     past_incidents: list[dict[str, Any]] = field(default_factory=list)
     trouble: list[str] = field(default_factory=list)  # of the run's store, in words
@@ -151,8 +152,11 @@ class LiveJob(ABC):
         return self.run_with.workers
 
     def process(self, worker: str) -> JobProcess | None:
-        """The newest incarnation of a worker, None if none runs now or it has done its work."""
-        if self.output.has_closed(worker):
+        """The newest incarnation of a worker, None if none runs now or it has done its work.
+
+        None too while a tracker without its journal is to meet all of them.
+        """
+        if self.output.has_closed(worker) or self.rebuilding:
             return None
         newest = self.newest_process(worker)
         return newest if newest is not None and newest.runs else None
@@ -180,9 +184,14 @@ class LiveJob(ABC):
         """Start the own tracker again on its state directory."""
         raise AssertionError("this job's tracker is in its launcher")
 
+    @property
+    def is_whole(self) -> bool:
+        """All have joined, and no fault is being recovered from."""
+        return self.output.is_quiescent
+
     def expect_rebuild(self) -> None:
-        """The own tracker is gone for good: faults that wait for recoveries wait for the next."""
-        self.output.recovering = True
+        """The own tracker goes for good: no worker is hit before the next one knows the job."""
+        self.output.recovering = self.rebuilding = True
 
     async def rebuild_tracker(self) -> None:
         """Remove the own tracker's directory, and start one that rebuilds the job."""

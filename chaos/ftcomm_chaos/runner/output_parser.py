@@ -16,7 +16,6 @@ _CLOSED = re.compile(r"ftcomm: worker (\S+) has closed$")
 _SEATED = re.compile(r"ftcomm: (?:spare|worker) (\S+) takes the place of rank (\d+)$")
 _ATTEMPT = re.compile(r"ftcomm: .*: attempt (\d+) begins from (checkpoint \d+|the beginning)")
 _REBUILT = re.compile(r"ftcomm: job \S+ goes on in generation \d+ from what its workers know")
-_MISSING = re.compile(r"ftcomm: worker \S+ has said what it knows; missing: worker (.+)")
 _ALL_CLOSED = "ftcomm: all ranks have closed"
 TAIL_LINES = 40
 # what a launcher puts before its own words; a worker's line begins with its id
@@ -39,7 +38,6 @@ class ParsedOutput:
         all_closed: the job has ended well.
         seated: by rank, the spare that has taken it; else it is the worker's of that number.
         rebuilds: how many trackers have taken the job up from what its workers know.
-        missing: members for whom a tracker without its journal waits.
         later_attempts: those that have begun after the first one, and from where.
         tail: the last lines.
     """
@@ -54,7 +52,6 @@ class ParsedOutput:
     all_closed: bool = False
     seated: dict[str, str] = field(default_factory=dict)
     rebuilds: int = 0
-    missing: tuple[str, ...] = ()
     later_attempts: list[tuple[int, str]] = field(default_factory=list)
     tail: list[str] = field(default_factory=list)
 
@@ -107,9 +104,7 @@ class ParsedOutput:
             self.later_attempts.append((int(found[1]), found[2]))
         elif _REBUILT.match(line):
             self.rebuilds += 1
-            self.missing, self.recovering = (), False
-        elif found := _MISSING.match(line):
-            self.missing = tuple(found[1].split(", "))
+            self.recovering = False
         self.all_closed |= line.startswith(_ALL_CLOSED)
 
     def _hear_of_epoch(self, epoch: int, *, runs: bool) -> None:

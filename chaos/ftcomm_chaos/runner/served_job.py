@@ -8,7 +8,6 @@ takes the place.
 import contextlib
 import re
 import signal
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import trio
@@ -20,7 +19,6 @@ from ftcomm_chaos.faults.processes import JobProcess
 from ftcomm_chaos.report.run_record import UNTOLD
 from ftcomm_chaos.runner.job import NOTE_S, SIGKILLED, LiveJob
 from ftcomm_chaos.runner.launched_job import TRACKER_COMMAND
-from ftcomm_chaos.runner.output_parser import ParsedOutput
 from ftcomm_tracker.launcher.processes.child_process import Child
 from ftcomm_tracker.launcher.worker_output import forward_output, lines_of
 
@@ -47,7 +45,6 @@ class ServedJob(LiveJob):
     _over: trio.Event = field(default_factory=trio.Event)
     _served: int = 0
     _is_gone: bool = False  # everything is lost, and not started again yet
-    _is_rebuilding: bool = False
 
     async def run(self) -> int:
         """Run it to the tracker's own end; returns the worst status."""
@@ -70,31 +67,26 @@ class ServedJob(LiveJob):
 
     async def start_tracker(self) -> None:
         """Give the tracker's command again: it may have died before it had written anything."""
-        if not (self._over.is_set() or self._is_gone or self._is_rebuilding):
+        if not (self._over.is_set() or self._is_gone or self.rebuilding):
             await self._serve(*self._job_options())
 
     async def rebuild_tracker(self) -> None:
         """Remove the tracker's directory, and start one that rebuilds the job.
 
-        A member that dies meanwhile is missing, and is named as lost by the next one: the harness
-        knows, as an operator would, that no older tracker runs.
+        If a member dies meanwhile, that one ends after a while, and the job with it.
         """
-        before = {worker: self.newest_process(worker) for worker in self.workers}
-        lost: list[str] = []
-        self._is_rebuilding = True
+        self.rebuilding = True
         try:
-            while not self._over.is_set():
-                await self._end_tracker()
-                self.forget_state_dir()
-                began_at = self.now
-                if await self._has_rebuilt(before, lost):
-                    return
-                # The process of the newest plan may have died, and have been replaced, before.
-                late = self.output.missing if self.now >= began_at + REBUILD_S else ()
-                members = (who for who in before if self.output.has_rank(who))
-                lost = [w for w in members if w in late or self._has_ended(w, before[w])]
+            await self._end_tracker()
+            self.forget_state_dir()
+            host, _, port = self._address.rpartition(":")
+            place = ["--host", host, "--port", port, "--token-file", str(self.spec.token_file)]
+            rebuilds = self.output.rebuilds
+            await self._serve("--rebuild", *place)
+            with trio.move_on_after(REBUILD_S):
+                await self.until(lambda output: output.rebuilds > rebuilds or self._over.is_set())
         finally:
-            self._is_rebuilding = False
+            self.rebuilding = False
 
     async def _end_tracker(self) -> None:
         """Kill the tracker if one runs: another fault may have started it again."""
@@ -103,34 +95,6 @@ class ServedJob(LiveJob):
             with contextlib.suppress(NotDeliveredError):
                 tracker.signal(signal.SIGKILL)
             await tracker.gone()
-
-    async def _has_rebuilt(
-        self, before: Mapping[str, JobProcess | None], lost: Sequence[str]
-    ) -> bool:
-        """Start a tracker that rebuilds; True once the job goes on with it, or is over.
-
-        False if it waits for one of `before` that has ended.
-        """
-        host, _, port = self._address.rpartition(":")
-        options = ["--rebuild", "--host", host, "--port", port]
-        options += ["--token-file", str(self.spec.token_file)]
-        rebuilds = self.output.rebuilds
-        await self._serve(*options, *(["--lost", ",".join(lost)] if lost else []))
-
-        def is_decided(output: ParsedOutput) -> bool:
-            waits = set(output.missing) - set(lost)
-            in_vain = any(self._has_ended(who, before[who]) for who in waits & before.keys())
-            done = output.rebuilds > rebuilds or self._over.is_set()
-            return done or in_vain or self.tracker is None
-
-        with trio.move_on_after(REBUILD_S):
-            await self.until(is_decided)
-        return self.output.rebuilds > rebuilds or self._over.is_set()
-
-    def _has_ended(self, worker: str, process: JobProcess | None) -> bool:
-        """Tell whether a worker has another process than `process`, or none."""
-        newest = self.newest_process(worker)
-        return newest is not process or newest is None or not newest.runs
 
     def _job_options(self) -> list[str]:
         token = ["--token-file", str(self.spec.token_file)]

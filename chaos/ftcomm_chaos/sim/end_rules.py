@@ -60,9 +60,11 @@ class EndRules:
         elif kind == "RolledBackError":
             process.require(self.sim.store is not None, "rolled back without a store")
         elif kind == "TrackerLostError":  # woke up, or found the way back, when all was over
-            gone = self.sim.tracker.ended or self._is_turned_away(process)
+            given_up = process.port in self.sim.tracker.given_up
+            gone = self.sim.tracker.ended or given_up or self._is_turned_away(process)
             process.require(gone, "lost a tracker that is there")
-            self.sim.counters["never heard the end"] += 1
+            name = "told that the tracker ends" if given_up else "never heard the end"
+            self.sim.counters[name] += 1
         elif kind == "JobFinishedError":
             # the journal that said so may be lost by now
             closed = bool(journal.closed_ranks or process.monitor.closed)
@@ -103,8 +105,8 @@ class EndRules:
         if len(self.endings - self._lost_endings) > 1:
             raise Violation(f"different endings: {self.endings}")
         was_over = tracker.fatal_decision is not None or tracker.final_version >= 0
-        if tracker.disk_lost and was_over:
-            return  # the last member heard it; an operator stops the tracker that waits for one
+        if tracker.has_given_up or (tracker.disk_lost and was_over):
+            return  # it decides nothing; or the last member heard it, and it waits for one
         store = self.sim.store
         is_recorded = store is not None and store.facts().finished >= 0
         is_told = any(each.journal.final_version >= 0 for each in self.sim.trackers)

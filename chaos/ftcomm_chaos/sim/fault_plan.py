@@ -116,6 +116,8 @@ DISK = (SimulatedFaultKind.TRACKER_DISK_LOST,)
 # Points for which what is drawn alone waits.
 ANY: tuple[str, ...] = ("", "")
 ENDING = ("completing", "reported", "planned", "closed")
+LEADING = ("reported", "planned", "completing", "closed", "fetching", "joined", "wrote")
+RECORDING = (*ENDING, "wrote", "writing", "joined")
 STORED = ("completing", "offered", "copied", "planned")
 STORING = ("writing", "wrote", "restoring", "completing", "offered", "planned", "joined")
 DISKS_LOST = 0.15  # share of the seeds in which the tracker loses its journal
@@ -162,7 +164,7 @@ def draw_plan(
 
     Args:
         seed: the run's.
-        count: how many, beside calls that users cut short; with none there are none of these.
+        count: how many, beside calls that users cut short; with 0 there are none of these.
         span: the last point at which one may begin to wait.
         gentle: at most one process dies at a time.
         wire: connections are bytes, and can be hurt at any one.
@@ -197,11 +199,9 @@ def draw_plan(
         if durable:
             drawn += _moments(seed, "losses", 2 * span, TOTAL, ANY + STORING, most=4)
         if standby:
-            names = ("reported", "planned", "completing", "closed", "fetching", "joined", "wrote")
-            drawn += _moments(seed, "lost trackers", span, OF_TWO_TRACKERS, ANY + names, most=5)
+            drawn += _moments(seed, "lost trackers", span, OF_TWO_TRACKERS, ANY + LEADING, most=5)
         if disks:
-            ending = (*ENDING, "wrote", "writing", "joined")
-            drawn += _moments(seed, "stored disks", span, DISK, ANY + ending)
+            drawn += _moments(seed, "stored disks", span, DISK, ANY + RECORDING)
     drawn.sort(key=lambda fault: fault[0])
     return tuple(
         SimulatedFault(number, kind, at_point, name)

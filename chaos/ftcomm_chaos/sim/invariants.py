@@ -410,12 +410,11 @@ class Monitor:
             return
         if fatal_decision.error == "RolledBackError" and self.lost_all:
             return
-        stopped = fatal_decision.error == "JobStoppedError" and self.sim.counters["no member left"]
-        if not stopped and fatal_decision.error not in ("JobLostError", "RolledBackError"):
+        if fatal_decision.error not in ("JobLostError", "RolledBackError"):
             raise Violation(
                 f"verdict without a reason: {fatal_decision.error}: {fatal_decision.cause}"
             )
-        if not stopped and not self._is_lost_input(fatal_decision):
+        if not self._is_lost_input(fatal_decision):
             self._check_that_it_is_lost(fatal_decision)
 
     def _check_that_it_is_lost(self, fatal_decision: FatalDecision) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from ftcomm.protocol.signature import Kind
 from ftcomm.recovery.machine import WorkerState
 from ftcomm_chaos.sim.fault_injection import Faults, Killed
-from ftcomm_chaos.sim.fault_plan import SimulatedFault, draw_plan
+from ftcomm_chaos.sim.fault_plan import SimulatedFault, SimulatedFaultKind, draw_plan
 from ftcomm_chaos.sim.history import RecordingMonitor
 from ftcomm_chaos.sim.network.data_links import Network
 from ftcomm_chaos.sim.network.wire_network import WireNetwork
@@ -148,12 +148,20 @@ class Simulation:
     @property
     def tracker_timeout(self) -> float:
         """Seconds; longer than a job is without a tracker, which may wait for other members."""
-        return self.conditions.tracker_timeout * (10 if self.standby or self.disks else 1)
+        patience_s = self.conditions.tracker_timeout * (10 if self.standby or self.disks else 1)
+        return patience_s + self._lost_journal_s
 
     @property
     def quiet_s(self) -> float:
         """Virtual seconds after the last fault within which everything must have ended."""
-        return self.conditions.quiet_s * (5 if self.standby or self.disks else 1)
+        quiet_s = self.conditions.quiet_s * (5 if self.standby or self.disks else 1)
+        return quiet_s + 2 * self._lost_journal_s
+
+    @property
+    def _lost_journal_s(self) -> float:
+        """Seconds for which a tracker without its journal waits for members (R19)."""
+        is_lost = any(p.kind is SimulatedFaultKind.TRACKER_DISK_LOST for p in self.plan)
+        return self.settings.replace_within if is_lost else 0.0
 
     @property
     def one_is_enough(self) -> bool:
@@ -321,9 +329,10 @@ class Simulation:
                 raise Violation(f"the job does not end; {self.pending()}")
         self.tracker.monitor.check_end()
         decision = self.tracker.fatal_decision
+        end = "TrackerLostError" if self.tracker.has_given_up else "finished"
         return SimulationOutcome(
             seed=self.world.seed,
-            fatal_decision="finished" if decision is None else decision.error,
+            fatal_decision=end if decision is None else decision.error,
             faults=tuple(planned.kind.value for _, planned in self.faults.fired),
             steps=self.world.steps,
             virtual_s=self.world.now,

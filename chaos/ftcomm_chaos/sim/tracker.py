@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, assert_never
 
 from ftcomm.config.job_settings import SILENT_WINDOWS
-from ftcomm.errors import FencedError, RolledBackError
-from ftcomm.protocol.messages import AllClosed, FatalDecision, Plan
+from ftcomm.errors import FencedError, FtcommError, RolledBackError, TrackerLostError
+from ftcomm.protocol.messages import AllClosed, FatalDecision, Plan, Refused
 from ftcomm_chaos.sim.network.control_connection import ControlConn
 from ftcomm_chaos.sim.network.wire_control import WiredControl
 from ftcomm_chaos.sim.standby.lost_journal import check_who_lives, on_taken_up
@@ -36,12 +36,10 @@ from ftcomm_tracker.core.events import (
     Stalled,
     StartAttempt,
     StepDown,
-    StopAsked,
     TakeGeneration,
     Tick,
 )
-from ftcomm_tracker.core.rebuild.decision import Rebuild
-from ftcomm_tracker.core.rebuild.known_store import KnownStore
+from ftcomm_tracker.core.rebuild.decision import KnownStore, Rebuild
 from ftcomm_tracker.core.rebuild.stored_job import attempt_to_hear
 from ftcomm_tracker.core.roster import Roster
 from ftcomm_tracker.core.standby.watch import Standby
@@ -53,7 +51,6 @@ if TYPE_CHECKING:
 
 
 BY_REBUILD = 0.5  # share of the lost journals after which the operator asks for --rebuild
-OPERATOR_EVERY_S = 2.0  # between two looks of an operator at a tracker without its journal
 
 
 class SimulatedTracker:
@@ -83,8 +80,8 @@ class SimulatedTracker:
         self.rebuilds = False  # the operator has asked for it; else the store is given again
         self.hears = ""  # the attempt whose members are heard before the next one begins
         self.has_heard = False  # all that came: the next one begins
-        self.lost: frozenset[str] = frozenset()  # workers of which the operator confirms the loss
-        self.plan_epoch = 0  # of the plan of which they are members
+        self.has_given_up = False  # it ended without its journal, and has told those that waited
+        self.given_up: set[int] = set()  # processes that were told so
         self.final_version = -1  # the highest that any journal of the job had
         self.closed_at = (
             0.0  # when it heard that all have closed, or began with a journal that says so
@@ -235,7 +232,7 @@ class SimulatedTracker:
             return Rebuild(self._nonce, size, store=store)
         if not self.rebuilds:
             return None
-        return Rebuild(self._nonce, size, self.lost, self.plan_epoch, is_asked=True)
+        return Rebuild(self._nonce, size, is_asked=True)
 
     def accept(self, process: "SimulatedProcess") -> bool:
         """A worker dials; False while nobody listens, or something refuses it."""
@@ -312,44 +309,8 @@ class SimulatedTracker:
             self.lost_decisions.append(self._lost_decision)
         self.journal = Durable.fresh("unknown", self.sim.world_size, self.sim.settings.to_wire())
         self.number, self.disk_lost = 0, True
-        self.lost, self.plan_epoch = frozenset(), 0
         # Without a store there is one way; with one it can be given again on an empty directory.
         self.rebuilds = not self.sim.disks or self.world.chance(BY_REBUILD)
-        self.world.after(OPERATOR_EVERY_S, self._operate)
-
-    def _operate(self) -> None:
-        """The operator sees who is missing, and confirms the loss of those that have died."""
-        if not self.disk_lost or self.ended:
-            return
-        self.world.after(OPERATOR_EVERY_S, self._operate)
-        rebuild = self.roster.rebuild
-        if not self.up or rebuild is None or rebuild.store.job_id:
-            return
-        members = [x for x in self.sim.network.processes.values() if x.alive and x.core.view.epoch]
-        if not members and self.sim.disks:
-            self.give_store_again()
-            return
-        if not members:
-            self.sim.counters["no member left"] += 1
-            self.hear(StopAsked("no member is left that knows the job"))
-            return
-        if self.plan_epoch > max(process.core.view.epoch for process in members):
-            self.sim.counters["older plans asked for"] += 1
-            self.lost, self.plan_epoch = frozenset(), 0
-            self.crash()
-            return
-        missing = rebuild.missing_members()
-        nonces = {process.core.contact.identity.nonce for process in members}
-        if missing and not any(entry.nonce in nonces for entry in missing):
-            dead = {entry.worker_id for entry in missing}
-            self.sim.counters["losses confirmed"] += 1
-            epoch = rebuild.newest_answer()[0].epoch
-            self.lost = self.lost | dead if epoch == self.plan_epoch else frozenset(dead)
-            self.plan_epoch = epoch
-            self.rebuilds = True
-            self.crash()
-            for worker_id in sorted(dead):
-                self.sim.replace_lost(worker_id)
 
     def give_store_again(self) -> None:
         """The operator starts the tracker with its store, and without --rebuild."""
@@ -443,6 +404,8 @@ class SimulatedTracker:
             self.sim.leader_checks.on_sent(message, self)
         conn = self.conns.get(number)
         if conn is not None:
+            if isinstance(message, Refused) and message.error == TrackerLostError.__name__:
+                self.given_up.add(conn.process.port)
             conn.to_worker(message)
 
     def _persist(self, durable: Durable) -> None:
@@ -486,19 +449,32 @@ class SimulatedTracker:
             case ReadStore():
                 assert self.chain is not None
                 self.chain.facts_for(effect)
-            case RefuseRebuild(cause):
-                self.world.trace(f"the job is not rebuilt: {cause}")
-                self.sim.counters["rebuilds refused"] += 1
-                self.give_store_again()
+            case RefuseRebuild(error):
+                self._refuse_rebuild(error)
             case StartAttempt():
                 if self.looks is None:
                     self.has_heard = True
+                    self.sim.counters["attempts after hearing"] += 1
                     check_who_lives(self)
                 self._end(JobEnded(False, RolledBackError.__name__))
             case JobEnded():
                 self._end(effect)
             case _:
                 assert_never(effect)
+
+    def _refuse_rebuild(self, error: FtcommError) -> None:
+        """It ends without its journal: the operator gives the store, or has to begin anew."""
+        self.world.trace(f"the job is not rebuilt: {error}")
+        if isinstance(error, TrackerLostError):
+            self.sim.counters["given up"] += 1
+            check_who_lives(self)
+        else:
+            self.sim.counters["rebuilds refused"] += 1
+        if self.sim.disks:
+            self.give_store_again()
+        else:
+            self.has_given_up = True
+            self._end(JobEnded(False, TrackerLostError.__name__, error.cause))
 
     def _end(self, end: JobEnded) -> None:
         """The job is over, or its attempt: then the next one begins."""

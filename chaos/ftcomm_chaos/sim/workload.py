@@ -19,7 +19,7 @@ from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.protocol.signature import Algorithm, Kind, LogMode, OpCode, Signature
 from ftcomm.recovery.contributions.contributed_calls import DIGEST_BYTES
 from ftcomm.recovery.result_log import ENTRY_BYTES, KEEP_BY_ALL_BYTES
-from ftcomm.testing.reference import run_in_memory
+from ftcomm.testing.in_memory import run_in_memory
 
 Value = tuple[float, ...]
 FLOAT64 = 12

@@ -45,21 +45,14 @@ SHARES_FROM_BYTES: tuple[tuple[int, int], ...] = (
 
 
 class HostLayout:
-    """Place of one rank in its grouping.
-
-    Attributes:
-        groups: the ranks of each group, ascending.
-        host: number of the rank's own group.
-        ranks: its ranks.
-        index: the rank's place in it.
-        largest: ranks of the largest group, and so the number of shares and columns.
-    """
+    """Place of one rank in its grouping."""
 
     def __init__(self, grouping: Grouping, rank: int) -> None:
-        self.groups = members_of(grouping)
-        self.host = grouping[rank]
-        self.ranks = self.groups[self.host]
-        self.index = self.ranks.index(rank)
+        self.groups = members_of(grouping)  # the ranks of each group, ascending
+        self.host = grouping[rank]  # number of the rank's own group
+        self.ranks = self.groups[self.host]  # its ranks
+        self.index = self.ranks.index(rank)  # the rank's place in it
+        # Ranks of the largest group, and so the number of shares and columns.
         self.largest = max(len(group) for group in self.groups)
 
 

@@ -16,14 +16,10 @@ def is_power_of_two(world_size: int) -> bool:
 
 
 class Fold:
-    """Mapping of the ranks of a group of `world_size` to places.
-
-    Attributes:
-        rounds: log2 of the number of places.
-    """
+    """Mapping of the ranks of a group of `world_size` to places."""
 
     def __init__(self, world_size: int) -> None:
-        self.rounds = world_size.bit_length() - 1
+        self.rounds = world_size.bit_length() - 1  # log2 of the number of places
         self._extra = world_size - (1 << self.rounds)
 
     def is_fresh(self, rank: int) -> bool:

@@ -25,11 +25,7 @@ def ring_reduce(
 ) -> list[Step]:
     """The first half: `rank` ends with block rank + 1 - start (modulo n), reduced.
 
-    Args:
-        world_size: n ranks.
-        rank: whose steps they are.
-        bounds: n + 1 offsets of the blocks.
-        start: block b starts at rank b + start.
+    Block b starts at rank b + start; `bounds` are n + 1 offsets of the blocks.
     """
     place = (rank - start) % world_size
     return [_reduce_step(world_size, rank, place, bounds, tag) for tag in range(world_size - 1)]

@@ -64,23 +64,17 @@ class Copy:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schedule:
-    """Steps of one rank in one collective; compared and hashed by identity, so cache it.
-
-    Attributes:
-        sendbuf_count: elements of sendbuf that are read (0: none are).
-        recvbuf_count: elements of recvbuf.
-        copies: done before the steps, in any order.
-        peers: every rank that is sent to or received from, ascending.
-    """
+    """Steps of one rank in one collective; compared and hashed by identity, so cache it."""
 
     kind: Kind
     algorithm: Algorithm
     world_size: int
     rank: int
-    sendbuf_count: int
-    recvbuf_count: int
+    sendbuf_count: int  # elements of sendbuf that are read (0: none are)
+    recvbuf_count: int  # elements of recvbuf
     steps: tuple[Step, ...]
-    copies: tuple[Copy, ...] = ()
+    copies: tuple[Copy, ...] = ()  # done before the steps, in any order
+    # Every rank that is sent to or received from, ascending.
     peers: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:

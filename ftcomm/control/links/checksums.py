@@ -63,11 +63,7 @@ class _CheckedStream:
         return len(part)
 
     async def recv_into(self, buffer: memoryview, /) -> int:
-        """Receive what is in order.
-
-        Raises:
-            ProtocolError: a checksum does not match.
-        """
+        """Receive what is in order; raises ProtocolError."""
         while not (count := self._take(buffer)):
             arrived = await self._sock.recv_into(self._reader.space())
             if not arrived:

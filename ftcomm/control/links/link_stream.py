@@ -15,11 +15,7 @@ class LinkStream:
         self._link = link
 
     async def send(self, data: memoryview, /) -> int:
-        """Send some of it; returns how many bytes.
-
-        Raises:
-            OSError: the link is of no more use.
-        """
+        """Send some of it; returns how many bytes; raises OSError."""
         await trio.lowlevel.checkpoint()
         while True:
             try:
@@ -28,11 +24,7 @@ class LinkStream:
                 await wait_writable(self._link)
 
     async def recv_into(self, buffer: memoryview, /) -> int:
-        """Receive some bytes; 0: the peer has closed.
-
-        Raises:
-            OSError: the link is of no more use.
-        """
+        """Receive some bytes; 0: the peer has closed; raises OSError."""
         await trio.lowlevel.checkpoint()
         while True:
             try:

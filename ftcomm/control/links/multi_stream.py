@@ -90,25 +90,16 @@ class _Attempt:
 
 
 class HalfBundle:
-    """Connections of one attempt so far.
-
-    Attributes:
-        age: of the attempt: a later one of the same rank has a higher one.
-        over: set when it is whole or given up.
-    """
+    """Connections of one attempt so far."""
 
     def __init__(self, context: DataContext) -> None:
-        self.age = _age(context)
-        self.over = trio.Event()
+        self.age = _age(context)  # of the attempt: a later one of the same rank has a higher one
+        self.over = trio.Event()  # set when it is whole or given up
         self._streams = context.streams
         self._conns: dict[int, Socket] = {}
 
     def add(self, context: DataContext, conn: Socket) -> list[Socket] | None:
-        """Take one more; all of them in order, if it was the last.
-
-        Raises:
-            ProtocolError: it is there already, or of another number.
-        """
+        """Take one more; all of them in order, if it was the last; raises ProtocolError."""
         if context.streams != self._streams or context.stream in self._conns:
             raise ProtocolError(
                 f"rank {context.from_rank} dials stream {context.stream} of {context.streams} "

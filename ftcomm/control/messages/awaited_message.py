@@ -10,19 +10,14 @@ class AwaitedMessage:
     """One answer; the thread sleeps until it is here, or on a link that it reads.
 
     It has two bare locks: an event of `threading` takes ten times as long to make.
-
-    Attributes:
-        is_over: the answer is here.
-        value: the message.
-        error: raised instead, None where there is none.
     """
 
     __slots__ = ("_lock", "_sleeping", "_waker", "error", "is_over", "value")
 
     def __init__(self) -> None:
-        self.is_over = False
-        self.value: MessageValue | None = None
-        self.error: BaseException | None = None
+        self.is_over = False  # the answer is here
+        self.value: MessageValue | None = None  # the message
+        self.error: BaseException | None = None  # raised instead, None where there is none
         self._sleeping = threading.Lock()  # taken until the answer is here
         self._sleeping.acquire()
         self._lock = threading.Lock()  # while the waker is set, it is not closed

@@ -32,11 +32,7 @@ Claim = tuple[int, SentMessage]
 
 
 class Feed:
-    """One link of one epoch; all but `write` and `end` is for the holder of the hub's lock.
-
-    Attributes:
-        is_writing: some thread writes; another one may not.
-    """
+    """One link of one epoch; all but `write` and `end` is for the holder of the hub's lock."""
 
     def __init__(
         self,
@@ -55,7 +51,7 @@ class Feed:
         self._rest: list[Piece] = []  # of a message that was written in part
         self._was_missed = False  # the control thread had to leave
         self._heads = HeadEncoder()
-        self.is_writing = False
+        self.is_writing = False  # some thread writes; another one may not
 
     def ask(self, request: MessageRequest) -> None:
         """The receiver says what it has."""
@@ -141,10 +137,7 @@ class Feed:
     def write(self, claim: Claim, lock: threading.Lock, copy: LateCopy | None = None) -> None:
         """Write a message as far as that does not block; the control thread writes the rest.
 
-        Args:
-            claim: what `claim` has returned.
-            lock: of the hub.
-            copy: of the message, if the log has no value of it yet; it has when this returns.
+        `copy` is of a message of which the log has no value yet; it has when this returns.
         """
         version, message = claim
         value = message.value if copy is None else copy.original

@@ -47,12 +47,7 @@ class Awaiting(Protocol):
 
 
 class Intake:
-    """One link of one epoch, behind its request.
-
-    Attributes:
-        lost: what ended it; None while it works.
-        direct: the receive of the thread that reads for itself alone; None where none does.
-    """
+    """One link of one epoch, behind its request."""
 
     def __init__(
         self,
@@ -74,7 +69,8 @@ class Intake:
         self._heard_at = time.monotonic()
         self._pause = trio.CancelScope()  # of the control thread
         self._token = trio.lowlevel.current_trio_token()
-        self.lost: Exception | None = None
+        self.lost: Exception | None = None  # what ended it; None while it works
+        # The receive of the thread that reads for itself alone; None where none does.
         self.direct: DirectReceive | None = None
 
     # --- the control thread -----------------------------------------------------------------------
@@ -82,9 +78,7 @@ class Intake:
     async def keep_reading(self, limit_s: float, may_read: Callable[[], Awaitable[None]]) -> None:
         """Read until the link ends, which raises one of `BROKEN`.
 
-        Args:
-            limit_s: so long nothing may come.
-            may_read: awaited before each read; returns when there is room.
+        `may_read` is awaited before each read, and returns when there is room.
         """
         while True:
             if not self._is_hot:

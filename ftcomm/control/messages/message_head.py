@@ -46,17 +46,11 @@ PlainFields = tuple[int, bytes, int, int, tuple[int, ...], int]  # `HeadFields`,
 
 @dataclass(slots=True)
 class MessageHead:
-    """One head that has come.
+    """One head that has come."""
 
-    Attributes:
-        fields: the very object of the head before, if these are the same.
-        number: of the message in its stream.
-        digest: of its content.
-    """
-
-    fields: HeadFields
-    number: int
-    digest: bytes
+    fields: HeadFields  # the very object of the head before, if these are the same
+    number: int  # of the message in its stream
+    digest: bytes  # of its content
 
 
 class HeadEncoder:
@@ -66,11 +60,7 @@ class HeadEncoder:
         self._last = _NONE_YET
 
     def encode(self, fields: PlainFields, number: int, digest: bytes) -> bytes:
-        """The same bytes as `codec.encode` of this message.
-
-        Raises:
-            ValueError: a field is outside its bounds.
-        """
+        """The same bytes as `codec.encode` of this message; raises ValueError."""
         last, form = self._last
         if fields != last:
             made = HeadFields(*fields)
@@ -112,15 +102,10 @@ class HeadDecoder:
 
 @dataclass(frozen=True, slots=True)
 class _HeadForm:
-    """The bytes of a head that do not vary.
+    """The bytes of a head that do not vary."""
 
-    Attributes:
-        front: those before the number: the array's header, the code, version and tag.
-        rear: those behind the digest.
-    """
-
-    front: bytes
-    rear: bytes
+    front: bytes  # those before the number: the array's header, the code, version and tag
+    rear: bytes  # those behind the digest
 
     def encode(self, number: int, digest: bytes) -> bytes:
         if len(digest) != _DIGEST_BYTES or number < 0:

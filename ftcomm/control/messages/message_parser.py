@@ -23,15 +23,10 @@ _NO_BYTES: Array = np.empty(0, np.uint8)
 
 @dataclass(slots=True)
 class ParsedMessage:
-    """One message that has come whole.
+    """One message that has come whole."""
 
-    Attributes:
-        head: what it is.
-        raw: its bytes.
-    """
-
-    head: MessageHead
-    raw: Array
+    head: MessageHead  # what it is
+    raw: Array  # its bytes
 
 
 class MessageParser:

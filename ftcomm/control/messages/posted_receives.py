@@ -26,33 +26,23 @@ StreamName = tuple[int, bytes]  # source and tag
 
 @dataclass(slots=True, eq=False)
 class PostedReceive:
-    """One receive, or one probe, which leaves the message where it is.
+    """One receive, or one probe, which leaves the message where it is."""
 
-    Attributes:
-        source: the rank that sends.
-        tag: of the message, as it travels.
-        what: the call in the user's words.
-        site: the user's line.
-        limit: of the call's time; None for no limit.
-        check: told the message before it is taken; raises where it does not fit.
-        done: told the message or the error, under no lock; once, or again where Ctrl-C has cut
-            that short.
-        since: monotonic time at which a thread began to wait for it, set before it is posted; None
-            where none does.
-        out: where the user wants the message, if it can be received there: contiguous.
-        is_probe: the message stays.
-    """
-
-    source: int
-    tag: bytes
-    what: str
-    site: str
-    limit: Limit | None
+    source: int  # the rank that sends
+    tag: bytes  # of the message, as it travels
+    what: str  # the call in the user's words
+    site: str  # the user's line
+    limit: Limit | None  # of the call's time; None for no limit
+    # Told the message before it is taken; raises where it does not fit.
     check: Callable[[MessageValue], None]
+    # Told the message or the error, under no lock; once, or again where Ctrl-C has cut that short.
     done: Callable[[MessageValue | None, BaseException | None], None]
+    # Monotonic time at which a thread began to wait for it, set before it is posted; None where
+    # none does.
     since: float | None = None
+    # Where the user wants the message, if it can be received there: contiguous.
     out: Array | None = None
-    is_probe: bool = False
+    is_probe: bool = False  # the message stays
 
 
 # A receive that ends, and what it is told.
@@ -60,11 +50,7 @@ _Ended = tuple[PostedReceive, MessageValue | None, BaseException | None]
 
 
 class PostedReceives:
-    """All of one communicator; any thread may post.
-
-    Attributes:
-        on_taken: called when a message was taken, or is waited for.
-    """
+    """All of one communicator; any thread may post."""
 
     def __init__(self, core: WorkerMachine, lock: threading.Lock) -> None:
         """`lock` guards `core`, and this."""
@@ -72,6 +58,7 @@ class PostedReceives:
         self._streams: dict[StreamName, deque[PostedReceive]] = {}
         self._error: FtcommError | None = None
         self._ends = Changes(lock)
+        # Called when a message was taken, or is waited for.
         self.on_taken: Callable[[], None] = _nothing
 
     def post(self, receive: PostedReceive) -> bool:

@@ -175,9 +175,6 @@ class MarkClock:
     A version is due when the job's period has passed since the last one that was due, and no marked
     version is still being written: the next one is then the newest.  The first checkpoint of a
     process is due, since it does not know what was marked before.
-
-    Args:
-        hub: has the job's settings, once the tracker has sent them.
     """
 
     def __init__(self, hub: Hub) -> None:

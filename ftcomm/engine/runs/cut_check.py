@@ -76,13 +76,6 @@ class CutCheck:
     ) -> bool:
         """Tell whether no message is open.
 
-        Args:
-            what: the call, in the user's words.
-            openings: of all ranks; they have all come.
-            signature: of the call.
-            site: the user's line.
-            turn: of the call.
-
         Returns:
             False if the core must be asked again; where a message is open, the job is over then.
         """

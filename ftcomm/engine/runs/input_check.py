@@ -8,14 +8,7 @@ from ftcomm.requests.request import DIGEST_BYTES, Request
 
 
 def is_same_input(call: Request, signature: bytes, logged: LoggedResult | None, rank: int) -> bool:
-    """False if the log knows that `rank` passed something else to this very collective.
-
-    Args:
-        call: what is to be replayed.
-        signature: of the log's result; one that differs is told as such, elsewhere.
-        logged: the log's result, None where it has none of its own.
-        rank: whose input is looked at.
-    """
+    """False if the log knows that `rank` passed something else to this very collective."""
     if logged is None or not logged.digests or signature != call.form.signature:
         return True
     return call.digest(rank) == logged.digests[rank * DIGEST_BYTES : (rank + 1) * DIGEST_BYTES]

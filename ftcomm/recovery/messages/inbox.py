@@ -18,13 +18,9 @@ from ftcomm.recovery.messages.names import (
 
 
 class Taker(Protocol):
-    """The user's side of a message that is not held.
+    """The user's side of a message that is not held."""
 
-    Attributes:
-        has_taken: set just before the taking.
-    """
-
-    has_taken: bool
+    has_taken: bool  # set just before the taking
 
 
 @dataclass(slots=True)

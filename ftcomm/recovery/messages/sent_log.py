@@ -19,27 +19,17 @@ from ftcomm.recovery.messages.names import (
 
 @dataclass(slots=True)
 class SentMessage:
-    """One message in the log.
+    """One message in the log."""
 
-    Attributes:
-        stream: that it belongs to.
-        number: within its stream and version, from 1.
-        running: digest of the stream up to here.
-        digest: of its content.
-        value: the content as the engine keeps it; opaque here, and never written any more.  None
-            while the thread that sends the message has yet to copy it: only that thread can send it
-            until then.
-        site: where the user sent it.
-        is_missed: it was to be sent when it had no value.
-    """
-
-    stream: Stream
-    number: int
-    running: bytes
-    digest: bytes
+    stream: Stream  # that it belongs to
+    number: int  # within its stream and version, from 1
+    running: bytes  # digest of the stream up to here
+    digest: bytes  # of its content
+    # The content as the engine keeps it; opaque here, and never written any more.  None while the
+    # thread that sends the message has yet to copy it: only that thread can send it until then.
     value: Any
-    site: str
-    is_missed: bool = False
+    site: str  # where the user sent it
+    is_missed: bool = False  # it was to be sent when it had no value
 
     def keep(self, value: Any) -> bool:
         """Take the value, where the message was logged without one.
@@ -56,13 +46,10 @@ class SentLog:
 
     A rank that was restarted sends anew what it had sent.  Receivers say how far they have come,
     and what it was; that is compared as soon as the log has come as far.
-
-    Attributes:
-        nbytes: what its messages take, as their sender counts it.
     """
 
     def __init__(self) -> None:
-        self.nbytes = 0
+        self.nbytes = 0  # what its messages take, as their sender counts it
         self._to: dict[int, list[SentMessage]] = {}
         self._streams: dict[StreamKey, list[SentMessage]] = {}
         self._claims: dict[StreamKey, Mark] = {}  # of receivers that have come farther than the log
@@ -118,12 +105,6 @@ class SentLog:
         self, destination: int, at: int, marks: Mapping[bytes, int], count: int
     ) -> tuple[int, list[SentMessage]]:
         """Messages that `destination` lacks, in the order of sending.
-
-        Args:
-            destination: the receiver.
-            at: how many entries of its list it has been sent or does not need.
-            marks: by tag, the number up to which it has the messages.
-            count: at most so many.
 
         Returns:
             how many entries that are now, and the messages.  One without a value, and what is

@@ -36,11 +36,7 @@ REFUSED_NAMES = {
 
 
 def check_options(options: dict[str, Any]) -> None:
-    """Refuse what an Accelerator of ftcomm cannot do.
-
-    Raises:
-        ConfigError: the message says which option.
-    """
+    """Refuse what an Accelerator of ftcomm cannot do; raises ConfigError."""
     for name, remedy in _REFUSED_OPTIONS.items():
         if options.get(name):
             raise ftcomm.ConfigError(f"the Accelerator's {name} is not supported", remedy=remedy)
@@ -58,11 +54,7 @@ def check_options(options: dict[str, Any]) -> None:
 
 
 def check_optimizer(optimizer: torch.optim.Optimizer) -> None:
-    """Refuse one that looks at each rank's own loss.
-
-    Raises:
-        ConfigError: it is LBFGS.
-    """
+    """Refuse one that looks at each rank's own loss; raises ConfigError."""
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ftcomm.ConfigError(
             "LBFGS searches by each rank's own loss, so ranks would make other backward passes",
@@ -71,11 +63,7 @@ def check_optimizer(optimizer: torch.optim.Optimizer) -> None:
 
 
 def check_inner(inner: Any) -> None:
-    """Refuse what the environment has told accelerate.
-
-    Raises:
-        ConfigError: accelerate has made a group of its own.
-    """
+    """Refuse what the environment has told accelerate; raises ConfigError."""
     kind = str(getattr(inner.distributed_type, "value", inner.distributed_type))
     if kind != "NO":
         raise ftcomm.ConfigError(

@@ -15,11 +15,7 @@ from ftcomm.torch.parts import random_states, restore, restore_random_states, st
 
 
 class RankLoader(DataLoader):
-    """A loader of this rank's rows, which tells the run where the script is.
-
-    Attributes:
-        remainder: rows of the last batches of all ranks, if others only fill them; else 0.
-    """
+    """A loader of this rank's rows, which tells the run where the script is."""
 
     def __init__(
         self, dataset: Any, comm: ftcomm.Communicator, run: "AcceleratedRun", **options: Any
@@ -28,6 +24,7 @@ class RankLoader(DataLoader):
         super().__init__(dataset, comm, **options)
         self._run = run
         rows = options["batch_size"] * comm.world_size
+        # Rows of the last batches of all ranks, if others only fill them; else 0.
         self.remainder = 0 if options["drop_last"] else len(dataset) % rows
 
     def __iter__(self) -> Iterator[Any]:
@@ -299,11 +296,7 @@ class AcceleratedRun:
 
 
 def rank_loader(given: Any, comm: ftcomm.Communicator, run: AcceleratedRun) -> RankLoader:
-    """A loader of this rank's rows, with the options of the `given` one.
-
-    Raises:
-        ConfigError: its rows cannot be shared out to the ranks.
-    """
+    """A loader of this rank's rows, with the options of the `given` one; raises ConfigError."""
     sampler, kinds = given.sampler, torch.utils.data
     is_plain = type(given.batch_sampler) is kinds.BatchSampler and given.batch_size is not None
     is_shuffled = type(sampler) is kinds.RandomSampler and not sampler.replacement

@@ -46,11 +46,7 @@ def rendezvous(_url: str, *_: Any, **_options: Any) -> Iterator[tuple[Any, int, 
 
 
 def create(_store: Any, rank: int, size: int, _timeout: Any) -> FtcommGroup:
-    """The group that torch asks for: the default one, if there is none yet.
-
-    Raises:
-        ConfigError: it is not the group of all ranks.
-    """
+    """The group that torch asks for: the default one, if there is none yet; raises ConfigError."""
     comm = joined()
     if size != comm.world_size:
         raise ftcomm.ConfigError(
@@ -89,20 +85,12 @@ class OwnStore(dist.Store):
         return bool(self._store.check(list(keys)))
 
     def get(self, key: str) -> bytes:
-        """Read a value.
-
-        Raises:
-            ConfigError: it is not there.
-        """
+        """Read a value; raises ConfigError."""
         self.wait([key])
         return bytes(self._store.get(key))
 
     def wait(self, keys: Sequence[str], *_: Any) -> None:
-        """See that all `keys` are there.
-
-        Raises:
-            ConfigError: one is not, and never will be.
-        """
+        """See that all `keys` are there; raises ConfigError."""
         if not self.check(keys):
             raise ftcomm.ConfigError(
                 "torch.distributed looks for what another rank has written, as a group of another "

@@ -17,18 +17,14 @@ def flat(tensor: torch.Tensor) -> Array:
 
 
 class Output:
-    """Memory for a result.
-
-    Attributes:
-        array: flat, the tensor's own memory where its elements lie in order.
-        finish: puts the result into the tensor; None where it is there.
-    """
+    """Memory for a result."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         check_tensor(tensor)
         dense = tensor.detach().contiguous()
+        # Flat, the tensor's own memory where its elements lie in order.
         self.array = as_array(dense).reshape(-1)
-        self.finish: Finish = None
+        self.finish: Finish = None  # puts the result into the tensor; None where it is there
         if dense.data_ptr() != tensor.data_ptr():
             self.finish = lambda: tensor.detach().copy_(dense)
 
@@ -40,11 +36,7 @@ def joined_array(tensors: Sequence[torch.Tensor]) -> Array:
 
 
 def rows_for(tensors: Sequence[torch.Tensor]) -> Array:
-    """An array with one row for each tensor, which must be alike.
-
-    Raises:
-        ValueError: they have different sizes.
-    """
+    """An array with one row for each tensor, which must be alike; raises ValueError."""
     sizes = {tensor.numel() for tensor in tensors}
     if len(sizes) != 1:
         raise ValueError(f"tensors of one size are needed, these have {sorted(sizes)} elements")
@@ -53,11 +45,7 @@ def rows_for(tensors: Sequence[torch.Tensor]) -> Array:
 
 
 def spread(parts: Sequence[Array] | Array, tensors: Sequence[torch.Tensor]) -> None:
-    """Put the part of each rank into its tensor.
-
-    Raises:
-        ValueError: a part has another size than its tensor.
-    """
+    """Put the part of each rank into its tensor; raises ValueError."""
     for rank, (part, tensor) in enumerate(zip(parts, tensors, strict=True)):
         output = Output(tensor)
         fill(output.array, part, rank)
@@ -80,11 +68,7 @@ def fill(array: Array, part: Array, rank: int) -> None:
 
 
 def check_gathered(out: torch.Tensor, x: torch.Tensor, ranks: int) -> None:
-    """See that an output has room for the inputs of all ranks.
-
-    Raises:
-        ValueError: it has another size.
-    """
+    """See that an output has room for the inputs of all ranks; raises ValueError."""
     needed = x.numel() * ranks
     if out.numel() != needed:
         raise ValueError(
@@ -94,11 +78,7 @@ def check_gathered(out: torch.Tensor, x: torch.Tensor, ranks: int) -> None:
 
 
 def check_scattered(out: torch.Tensor, x: torch.Tensor, ranks: int) -> None:
-    """See that an input has a part for the output of each rank.
-
-    Raises:
-        ValueError: it has another size.
-    """
+    """See that an input has a part for the output of each rank; raises ValueError."""
     needed = out.numel() * ranks
     if x.numel() != needed:
         raise ValueError(
@@ -122,11 +102,7 @@ def check_listed(out: torch.Tensor, parts: Sequence[torch.Tensor], ranks: int) -
 
 
 def check_exchanged(out: torch.Tensor, x: torch.Tensor, ranks: int) -> None:
-    """See that an input and an output can be cut into a part for each rank.
-
-    Raises:
-        ValueError: they have other sizes.
-    """
+    """See that an input and an output can be cut into a part for each rank; raises ValueError."""
     if x.numel() != out.numel() or x.numel() % ranks:
         raise ValueError(
             f"the input has {x.numel()} elements, the output {out.numel()}, and there are {ranks} "

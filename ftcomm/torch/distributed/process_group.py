@@ -216,11 +216,7 @@ class FtcommGroup(dist.ProcessGroup):
         return tag if self._tag is None else f"{self._tag}/{tag}"
 
     def recv_anysource(self, *_: Any) -> HandleWork:
-        """Refuse: a restarted rank could not receive from the same one again.
-
-        Raises:
-            ValueError: always.
-        """
+        """Refuse: a restarted rank could not receive from the same one again; raises ValueError."""
         raise ValueError("ftcomm receives from a named rank: pass src= to torch's recv")
 
     def barrier(self, opts: Any = None) -> HandleWork:
@@ -303,11 +299,7 @@ _OPS = {
 
 
 def op_of(op: dist.ReduceOp) -> ftcomm.Op:
-    """The operation of ftcomm for `op`.
-
-    Raises:
-        ValueError: ftcomm has no such operation.
-    """
+    """The operation of ftcomm for `op`; raises ValueError."""
     for theirs, ours in _OPS.items():
         if op == getattr(dist.ReduceOp, theirs):
             return ours

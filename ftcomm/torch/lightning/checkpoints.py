@@ -259,11 +259,7 @@ def restore_files(callbacks: Iterable[Any], states: Iterable[Mapping[str, Any]])
 
 
 def check_optimizers(optimizers: Iterable[Any]) -> None:
-    """Refuse those that look at each rank's own loss.
-
-    Raises:
-        ConfigError: one of them is LBFGS.
-    """
+    """Refuse those that look at each rank's own loss; raises ConfigError."""
     if any(isinstance(each, torch.optim.LBFGS) for each in optimizers):
         raise ftcomm.ConfigError(
             "LBFGS searches by each rank's own loss, so ranks would make other backward passes",
@@ -272,11 +268,7 @@ def check_optimizers(optimizers: Iterable[Any]) -> None:
 
 
 def check_callbacks(callbacks: Iterable[Any]) -> None:
-    """Refuse those that do not go on after a restart as on the other ranks.
-
-    Raises:
-        ConfigError: the message names the callback.
-    """
+    """Refuse those that do not go on after a restart as on the other ranks; raises ConfigError."""
     callbacks = list(callbacks)
     if sum(isinstance(each, _AVERAGING) for each in callbacks) > 1:
         raise ftcomm.ConfigError(

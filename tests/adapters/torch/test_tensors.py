@@ -95,7 +95,7 @@ def test_a_read_only_array_becomes_no_tensor() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_a_sum_of_half_precision_has_the_bits_of_torch(dtype: object) -> None:
     """All pairs of exponents that stay finite, both signs, and ties: what one addition may meet."""
-    from ftcomm.testing.reference import expected_ring  # noqa: PLC0415 - torch is there
+    from tests.helpers.reference import expected_ring  # noqa: PLC0415 - torch is there
 
     generator = torch.Generator().manual_seed(5)
     bits = torch.randint(0, 2**15, (2, 200_000), generator=generator, dtype=torch.int32)

@@ -40,6 +40,7 @@ except ChildProcessError:
 """
 
 
+@pytest.mark.smoke
 def test_a_process_in_a_session_of_its_own_ends_with_the_run(tmp_path: Path) -> None:
     line = [sys.executable, "-c", SESSION, str(tmp_path / "run")]
     said = subprocess.run(

@@ -138,12 +138,12 @@ def test_a_later_attempt_begins_with_a_group_that_is_not_complete() -> None:
     assert (output.formed, output.is_quiescent, output.epoch) == (True, True, 1)
 
 
-def test_a_tracker_without_its_journal_names_whom_it_waits_for() -> None:
+def test_a_tracker_without_its_journal_takes_the_job_up() -> None:
     output = ParsedOutput(formed=True, epoch=2, recovering=True)
     output.hear("ftcomm: worker 0 has said what it knows; missing: worker 1, 2")
-    assert (output.missing, output.is_quiescent) == (("1", "2"), False)
+    assert not output.is_quiescent
     output.hear("ftcomm: job 20261123-17 goes on in generation 3 from what its workers know")
-    assert (output.missing, output.rebuilds, output.is_quiescent) == ((), 1, True)
+    assert (output.rebuilds, output.is_quiescent) == (1, True)
 
 
 def test_a_spare_has_the_rank_that_it_took_and_who_lost_it_has_none() -> None:

@@ -34,7 +34,7 @@ RANDOM = ("--kill-every", "2s")
         (["-n", "2", *RANDOM, "--plan", "{plan}", "--", "true"], 2, "or twice"),
         (["-n", "1", "--plan", "{plan}", "--", "true"], 2, "there are ranks 0 to 0"),
         (["-n", "2", "--plan", "/none", "--", "true"], 2, "the plan /none cannot be read"),
-        (["-n", "1", "--trace", "{calm}", "--", "true"], 2, "the trace takes none of 1 worker"),
+        (["-n", "1", "--trace", "{quiet}", "--", "true"], 2, "the trace takes none of 1 worker"),
         (["-n", "2", *RANDOM, "--trace-speed", "20", "--", "true"], 2, "is for a trace"),
         (["-n", "2", *RANDOM, "-o", "replica=3", "--", "true"], 2, "No such option"),
         (["-n", "2", *RANDOM, "-o", "replicas=x", "--", "true"], 2, "not a valid integer"),
@@ -68,10 +68,10 @@ def test_what_cannot_be_run_is_refused_at_once(
     trace.write_text("0,add,a\n1,remove,a")
     empty = tmp_path / "empty.json"
     empty.write_text("[]")
-    calm = tmp_path / "calm.csv"
-    calm.write_text("0,add,a\n1,add,b")
+    quiet = tmp_path / "quiet.csv"
+    quiet.write_text("0,add,a\n1,add,b")
     line = [
-        part.format(plan=plan, empty=empty, calm=calm, trace=trace, out="{out}", folder=tmp_path)
+        part.format(plan=plan, empty=empty, quiet=quiet, trace=trace, out="{out}", folder=tmp_path)
         for part in options
     ]
     done = CliRunner().invoke(main, ["run", *line])

@@ -220,6 +220,7 @@ def test_no_process_outlives_the_one_that_began_it(
         assert all_gone(workers)
 
 
+@pytest.mark.smoke
 def test_a_job_that_does_not_end_is_ended_and_is_a_violation(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(ENDLESS.replace("sys.argv[1]", "os.devnull"))

@@ -80,7 +80,11 @@ async def test_a_lost_disk_of_the_tracker_is_told_from_a_kill() -> None:
     for kind in (TrackerKill, TrackerDiskLost):
         there = job()
         there.tracker, there.expect_rebuild = ChildProcess("tracker"), lambda: None
+        there.is_whole = True
         hits.append(await kind(Target(TRACKER), "SIGKILL").fire(there, random.Random(1)))
+    there.is_whole = False
+    with pytest.raises(NotDeliveredError, match="is being replaced"):
+        await TrackerDiskLost(Target(TRACKER), "SIGKILL").fire(there, random.Random(1))
     killed, lost = hits
     assert lost.what == f"{killed.what}, whose directory is removed"
     assert len(lost.processes) == 1

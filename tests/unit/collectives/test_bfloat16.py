@@ -18,12 +18,8 @@ from ftcomm.collectives.schedules.halving_doubling import halving_allreduce
 from ftcomm.collectives.schedules.recursive_doubling import doubling_allreduce
 from ftcomm.collectives.schedules.ring import ring_allreduce
 from ftcomm.collectives.schedules.schedule import REDUCE_SEGMENT_BYTES
-from ftcomm.testing.reference import (
-    expected_doubling,
-    expected_halving,
-    expected_ring,
-    run_in_memory,
-)
+from ftcomm.testing.in_memory import run_in_memory
+from tests.helpers.reference import expected_doubling, expected_halving, expected_ring
 
 U = Fraction(1, 2**8)
 ROUNDING = 2.0**-134  # below the normal range

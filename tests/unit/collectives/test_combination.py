@@ -17,7 +17,7 @@ from ftcomm.collectives.schedules.reduce_scatter import (
 )
 from ftcomm.collectives.schedules.rooted import reduce_to_root
 from ftcomm.collectives.schedules.schedule import REDUCE_SEGMENT_BYTES, Schedule
-from ftcomm.testing.reference import run_in_memory
+from ftcomm.testing.in_memory import run_in_memory
 
 OPERATIONS = [
     ("sum", "float32"),

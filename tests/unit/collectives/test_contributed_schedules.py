@@ -19,12 +19,8 @@ from ftcomm.collectives.schedules.rooted import direct_gather, direct_scatter, r
 from ftcomm.collectives.schedules.schedule import Reduce, Schedule, block_bounds
 from ftcomm.collectives.selection import tables_digest
 from ftcomm.protocol.signature import Algorithm, Kind
-from ftcomm.testing.reference import (
-    expected_halving_blocks,
-    expected_ring_blocks,
-    knowledge,
-    run_in_memory,
-)
+from ftcomm.testing.in_memory import run_in_memory
+from tests.helpers.reference import expected_halving_blocks, expected_ring_blocks, knowledge
 
 SIZES = range(1, 18)
 POWERS = [1, 2, 4, 8, 16]

@@ -31,8 +31,9 @@ from ftcomm.execution.data_plane import STAGE
 from ftcomm.protocol.field_types import MAX_WORLD_SIZE
 from ftcomm.protocol.host_groups import Grouping, grouping_of, is_hierarchical, members_of
 from ftcomm.protocol.signature import Algorithm, Kind
-from ftcomm.testing.hierarchical_reference import expected_shares, expected_tree
-from ftcomm.testing.reference import knowledge, run_in_memory
+from ftcomm.testing.in_memory import run_in_memory
+from tests.helpers.hierarchical_reference import expected_shares, expected_tree
+from tests.helpers.reference import knowledge
 from tests.unit.collectives.test_schedules import awkward_floats, same_bits
 
 FORMS = {"shares": (shares_allreduce, expected_shares), "tree": (tree_allreduce, expected_tree)}
@@ -63,15 +64,26 @@ def large_groupings() -> list[Grouping]:
     return found + [grouping_of([str(host) for host in hosts]) for hosts in chance]
 
 
-GROUPINGS = [*small_groupings(5), *large_groupings()]
+SOME = [
+    *small_groupings(4),
+    *(one for one in large_groupings() if len(one) < 20),
+    large_groupings()[4],
+]
+OTHERS = [one for one in (*small_groupings(5), *large_groupings()) if one not in SOME]
+each_grouping = pytest.mark.parametrize(
+    "groupings", [SOME, pytest.param(OTHERS, marks=pytest.mark.slow)], ids=["some", "others"]
+)
 
 
+@each_grouping
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("rendezvous", [False, True])
-def test_every_rank_gets_the_bits_of_the_definition(form: str, rendezvous: bool) -> None:
+def test_every_rank_gets_the_bits_of_the_definition(
+    form: str, rendezvous: bool, groupings: list[Grouping]
+) -> None:
     build, expected = FORMS[form]
     reducer = make_reducer("sum", np.dtype("float32"))
-    for grouping in GROUPINGS:
+    for grouping in groupings:
         n = len(grouping)
         for count in (0, 1, n - 1, 3 * n + 1, 97):
             sources = awkward_floats(n, count)
@@ -96,9 +108,12 @@ def test_blocks_of_many_cells_keep_the_canonical_order(
     assert all(same_bits(result, wanted) for result in results)
 
 
+@each_grouping
 @pytest.mark.parametrize("rendezvous", [False, True])
-def test_broadcast_and_allgather_move_every_block_to_its_place(rendezvous: bool) -> None:
-    for grouping in GROUPINGS:
+def test_broadcast_and_allgather_move_every_block_to_its_place(
+    rendezvous: bool, groupings: list[Grouping]
+) -> None:
+    for grouping in groupings:
         n = len(grouping)
         counts = [(3 * rank) % 5 for rank in range(n)]
         sources = [np.full(counts[rank], rank) for rank in range(n)]
@@ -118,8 +133,11 @@ def test_broadcast_and_allgather_move_every_block_to_its_place(rendezvous: bool)
             assert all(same_bits(result, sources[root]) for result in results), (grouping, root)
 
 
-def test_synchronising_kinds_have_a_path_from_every_rank_to_every_rank() -> None:
-    for grouping in GROUPINGS:
+@each_grouping
+def test_synchronising_kinds_have_a_path_from_every_rank_to_every_rank(
+    groupings: list[Grouping],
+) -> None:
+    for grouping in groupings:
         n = len(grouping)
         everyone = [set(range(n))] * n
         for count in (0, 1, n + 1):
@@ -130,9 +148,10 @@ def test_synchronising_kinds_have_a_path_from_every_rank_to_every_rank() -> None
             assert knowledge(gathers) == everyone
 
 
-def test_steps_are_numbered_upwards_on_every_rank() -> None:
+@each_grouping
+def test_steps_are_numbered_upwards_on_every_rank(groupings: list[Grouping]) -> None:
     """Check that step numbers rise on every rank, as comparisons of progress need (rule R12)."""
-    for grouping in GROUPINGS:
+    for grouping in groupings:
         n = len(grouping)
         for rank in range(n):
             for schedule in (

@@ -11,10 +11,14 @@ import trio
 import trio.testing
 
 from ftcomm.config.environment import WorkerOptions
+from ftcomm.config.job_settings import JobSettings
 from ftcomm.control import tracker_client
 from ftcomm.control.message_stream import PeerClosed
 from ftcomm.control.tracker_client import keep_tracker_link
 from ftcomm.diagnostics.logs import JobLogger, LogContext
+from ftcomm.protocol.codec import encode
+from ftcomm.protocol.messages import Refused
+from ftcomm.recovery.events import Received
 
 pytestmark = pytest.mark.trio
 ROUTES = (("tracker", 4711),)
@@ -80,3 +84,23 @@ async def test_a_tracker_that_comes_and_goes_is_dialled_soon_after_each_outage(
     delays = [round(after - before, 3) for before, after in pairwise(dialled)]
     growing, longest = [0.05, 0.1, 0.2, 0.4, 0.8], 1.0
     assert delays == [*growing, *[longest] * 5, *[growing[0]] * 9]
+
+
+@pytest.mark.parametrize(("routes", "goes_on"), [(ROUTES, False), (ROUTES * 2, True)])
+async def test_of_several_trackers_one_that_gives_the_job_up_is_left(
+    routes: Any, goes_on: bool
+) -> None:
+    """It has lost its journal; another one in the list may lead the job (R19)."""
+    driver, heard = driver_of("j", needs_tracker=True), []
+    driver.hub.options = WorkerOptions(routes=routes)
+    driver.hub.settings = JobSettings()
+    driver.apply = heard.append
+    refused = Refused("TrackerLostError", "this tracker has no journal")
+    near, far = trio.socket.socketpair()
+    with near, far:
+        await far.send(encode(refused))
+        far.close()
+        with pytest.raises(PeerClosed) as raised:
+            await tracker_client._read(driver, near)
+    left = ("this tracker has no journal", [])
+    assert (str(raised.value), heard) == (left if goes_on else ("", [Received(refused)]))

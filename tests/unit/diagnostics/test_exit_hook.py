@@ -10,6 +10,7 @@ from ftcomm import errors
 from ftcomm.errors import ConfigError, FtcommError
 from tests.conformance.plans import ROOT, worker_environment
 
+pytestmark = pytest.mark.process
 SCRIPT = """
 import logging
 from ftcomm.errors import JobLostError
@@ -38,6 +39,7 @@ def traceback_lines(level: str) -> tuple[int, list[str]]:
     return done.returncode, [line.split()[-1] for line in lines if line.startswith("  File")]
 
 
+@pytest.mark.smoke
 def test_a_traceback_ends_at_the_line_of_the_script() -> None:
     assert traceback_lines("INFO") == (71, ["<module>"])
 

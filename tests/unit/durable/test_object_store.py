@@ -22,6 +22,7 @@ from ftcomm.durable.store import MissingObjectError, StoredObject, StoreError
 from tests.unit.durable.moto_bucket import SECRET, fresh_bucket, served
 from tests.unit.durable.s3_proxy import Fault, Faults
 
+pytestmark = pytest.mark.process  # a server takes long to start, in a thread too
 SERIES = SeriesRecord("job", 2, (0, 1), (), b"")
 
 

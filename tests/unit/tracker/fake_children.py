@@ -20,7 +20,7 @@ _NUMBERS = itertools.count(1 << 23)  # above those of processes
 
 
 class FakeProcess:
-    """What `Child` has of its process; the pipes are real ones."""
+    """The part of a process that `Child` uses; its pipes are real ones."""
 
     def __init__(self, stdout: IO[bytes], stderr: IO[bytes]) -> None:
         self.pid = next(_NUMBERS)

@@ -13,10 +13,11 @@ CLI = [sys.executable, "-m", "ftcomm_tracker"]
 
 
 @contextlib.contextmanager
-def serve(state: Path, *options: str, **extra: str) -> Iterator[Serving]:
+def serve(state: Path | None, *options: str, **extra: str) -> Iterator[Serving]:
     """A tracker on `state`, and the fields of the line that it prints when it is ready."""
+    where = [] if state is None else ["--state-dir", str(state)]
     with subprocess.Popen(
-        [*CLI, "serve", "--state-dir", str(state), *options],
+        [*CLI, "serve", *where, *options],
         env=environment(**extra),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

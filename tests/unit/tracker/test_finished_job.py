@@ -171,5 +171,5 @@ def test_what_is_no_record_of_a_recovery_is_left_out(tmp_path: Path, line: str) 
 
 def test_run_and_serve_say_what_their_directory_is_for() -> None:
     texts = [" ".join(invoke(command, "--help")[1].split()) for command in ("serve", "run")]
-    assert [("Reuse it to resume the job" in text) for text in texts] == [True, False]
-    assert "Another one for each job" in texts[1]
+    assert "Journal and token; give it again to resume the job" in texts[0]
+    assert "Journal and checkpoints of this job [default: temporary]" in texts[1]

@@ -21,7 +21,7 @@ from ftcomm_tracker.operator.job_registry import (
 )
 from ftcomm_tracker.server.journal import FILE_NAME
 from ftcomm_tracker.server.state_dir import StateLock
-from tests.unit.tracker.serving import serve
+from tests.unit.tracker.serving import serve, supervise
 from tests.unit.tracker.test_cli import invoke
 from tests.unit.tracker.test_launcher import run
 
@@ -316,6 +316,25 @@ def test_status_takes_the_only_job_that_runs(
         assert invoke("stop") == (0, "stopped\n")
         process.wait(timeout=30)
     assert states() == {ready["job"]: "over"}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("ends_well", [True, False])
+def test_a_directory_that_serve_has_made_up_goes_if_its_job_ends_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends_well: bool
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
+    script = "import ftcomm\nwith ftcomm.init(): pass"
+    with serve(None, "-n", "1", TMPDIR=str(tmp_path)) as (process, ready):
+        if ends_well:
+            with supervise(ready, "--worker-id", "0", script=script) as supervisor:
+                supervisor.communicate(timeout=60)
+        else:
+            assert invoke("stop") == (0, "stopped\n")
+        process.communicate(timeout=60)
+    kept = not ends_well
+    assert (Path(ready["state_dir"]).exists(), len(read_registry().entries)) == (kept, kept)
 
 
 @pytest.mark.process

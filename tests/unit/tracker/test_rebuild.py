@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from ftcomm.errors import TrackerLostError
 from ftcomm.protocol.field_types import MAX_WORLD_SIZE
 from ftcomm.protocol.messages import (
     AskRoster,
@@ -22,9 +23,12 @@ from ftcomm.protocol.position import START, Position
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.events import (
     ConnectionLost,
+    Effect,
     Joined,
     Note,
+    RefuseRebuild,
     Said,
+    Stalled,
     StepDown,
     StopAsked,
     Superseded,
@@ -135,53 +139,102 @@ def test_a_tracker_for_a_new_job_names_the_workers_of_an_old_one_that_keep_it() 
     scenario.joined(9, hello("w9"))
     scenario.joined(1, member(0, host="h1", pid=4711))
     scenario.said(1, known())
-    [needs] = {scenario.roster.snapshot(0.0)["rebuild"]["needs"]}
+    needs = scenario.roster.snapshot(0.0)["rebuild"]["needs"]
     assert needs.partition("; if a")[2] == (
         " new job is meant, end the processes of the old one: worker w0 (pid 4711 on h1)"
     )
 
 
-def test_with_a_member_missing_it_waits_and_says_what_to_do() -> None:
+def test_with_a_member_missing_it_waits_and_says_what_follows() -> None:
     scenario = rebuilding()
     come(scenario, 0, 1)
     notes = [effect.text for effect in scenario.tick(30.0) if isinstance(effect, Note)]
     assert notes[-1] == (
-        "the job's journal is not here, and worker w2 of job old has not come; if it is lost and"
-        " the job's old tracker has ended for certain, start this one again with --rebuild --lost"
-        " w2 --plan-epoch 7"
+        "the job's journal is not here, and worker w2 of job old has not come; in the end this"
+        " tracker gives the job up, and tells those that wait"
     )
-    assert scenario.roster.snapshot(30.0)["rebuild"]["missing"] == ["w2"]
+    row = scenario.roster.snapshot(30.0)["rebuild"]
+    assert (row["missing"], row["ends_s"]) == (["w2"], 30.0)
     assert scenario.journalled == Durable.fresh("new", 3)
 
 
-def test_the_operator_confirms_the_loss_of_a_member() -> None:
-    scenario = rebuilding(lost=frozenset({"w2"}))
-    sent = come(scenario, 0, 1)
-    assert names(sent) == [(1, "Welcome"), (2, "Welcome"), (1, "Revoke"), (2, "Revoke")]
-    assert scenario.journalled.epoch == 1008
-    assert names(scenario.joined(3, hello("w2", "b"))) == [(3, "Welcome"), (3, "Revoke")]
+def given_up(effects: list[Effect]) -> tuple[dict[int, Any], TrackerLostError]:
+    """The answer by connection, and the error by which this tracker ends."""
+    [error] = [effect.error for effect in effects if isinstance(effect, RefuseRebuild)]
+    assert isinstance(error, TrackerLostError)
+    return dict(sends(effects)), error
 
 
-def test_a_replaced_process_is_not_taken_for_a_member_of_the_plan_that_was_meant() -> None:
-    """It was stopped and comes first. The operator has seen the plan in which another one is."""
-    scenario = rebuilding(lost=frozenset({"w2"}), plan_epoch=8)
-    assert come(scenario, 0, 1, 2) == []
-    assert scenario.roster.snapshot(0.0)["rebuild"]["needs"] == (
-        "no member of the plan of epoch 8 has come, only of epoch 7; if all of them are lost,"
-        " start this tracker again with --rebuild alone"
-    )
-    entries = (ENTRIES[0], RosterEntry("w1", 2, b"w1-b", "h", True), ENTRIES[2])
-    scenario.joined(4, member(1, nonce=b"w1-b", incarnation=2, plan_epoch=8, revoke_epoch=8))
-    sent = names(scenario.said(4, known(epoch=8, entries=entries)))
-    assert (2, "Fenced") in sent
-    assert (4, "Welcome") in sent
+def test_without_a_member_it_answers_all_that_wait_and_ends() -> None:
+    """It decides nothing: another tracker may lead the third one."""
+    scenario = rebuilding()
+    scenario.tick(10.0)
+    come(scenario, 0, 1)
+    scenario.joined(9, hello("w2", "b"))  # the next process of the one that is missing
+    scenario.said(9, known(epoch=0, entries=(), grouping=()))
+    scenario.tick(50.0)
+    assert scenario.roster.next_deadline() == 70.0
+    told, error = given_up(scenario.tick(70.0))
+    why = "this tracker has no journal of the job: worker w2 of job old has not come, after 60 s"
+    assert told == dict.fromkeys((1, 2, 9), Refused("TrackerLostError", why))
+    assert str(error) == f"{why} - start the tracker without --rebuild, and all workers anew"
+    assert (scenario.roster.state, scenario.roster.next_deadline()) == (JobState.OVER, None)
+    assert scenario.journalled == Durable.fresh("new", 3)
 
 
-def test_a_loss_is_confirmed_for_the_members_of_one_plan() -> None:
-    """In a newer plan the same worker is another process, which nobody has taken for lost."""
-    scenario = rebuilding(lost=frozenset({"w2"}), plan_epoch=6)
-    assert come(scenario, 0, 1) == []
-    assert scenario.roster.snapshot(0.0)["rebuild"]["missing"] == ["w2"]
+def test_a_tracker_for_a_new_job_gives_the_old_one_up_too() -> None:
+    """Its own workers may have been restarted for the old job: no group is formed with them."""
+    scenario = ScenarioRun(3, Durable.fresh("new", 3))
+    scenario.joined(9, hello("w9"))
+    scenario.joined(1, member(0))
+    scenario.said(1, known())
+    told, _ = given_up(scenario.tick(60.0))
+    assert {conn: message.error for conn, message in told.items()} == {
+        9: "TrackerLostError", 1: "TrackerLostError",
+    }  # fmt: skip
+
+
+def test_a_member_that_comes_in_time_ends_the_wait() -> None:
+    scenario = rebuilding()
+    come(scenario, 0, 1)
+    scenario.tick(59.0)
+    come(scenario, 2)
+    scenario.tick(60.0)
+    assert scenario.roster.state is JobState.RUNNING
+
+
+def test_the_wait_begins_anew_after_a_stall_and_when_no_member_is_left() -> None:
+    scenario = rebuilding()
+    come(scenario, 0, 1)
+    scenario.now = 50.0
+    scenario.tell(Stalled())
+    scenario.tick(80.0)
+    due = [scenario.roster.next_deadline()]
+    for conn in (1, 2):
+        scenario.tell(ConnectionLost(conn, "gone"))
+    due.append(scenario.roster.snapshot(80.0)["rebuild"]["ends_s"])
+    come(scenario, 0)
+    due.append(scenario.roster.snapshot(80.0)["rebuild"]["ends_s"])
+    assert due == [110.0, None, 60.0]
+
+
+def test_how_long_members_are_awaited_is_a_setting_of_the_job() -> None:
+    """The tracker has its own one before a worker has named the job's."""
+    scenario = rebuilding()
+    scenario.joined(1, member(0))
+    ends = [scenario.roster.snapshot(0.0)["rebuild"]["ends_s"]]
+    scenario.said(1, known(settings=replace(SETTINGS, replace_within=9.0).to_wire()))
+    ends.append(scenario.roster.snapshot(0.0)["rebuild"]["ends_s"])
+    assert ends == [60.0, 9.0]
+
+
+def test_new_workers_alone_are_told_that_the_job_is_not_known() -> None:
+    scenario = rebuilding()
+    scenario.joined(1, hello("w0"))
+    scenario.said(1, known(epoch=0, entries=(), grouping=()))
+    told, error = given_up(scenario.tick(60.0))
+    assert list(told) == [1]
+    assert "no worker has come that knows the job's plan, after 60 s" in error.cause
 
 
 def test_another_process_of_a_member_is_not_that_member() -> None:
@@ -268,8 +321,11 @@ def test_workers_that_contradict_each_other_are_named() -> None:
     scenario.joined(3, member(2))
     other = known(settings=replace(SETTINGS, detect_within=9.0).to_wire())
     assert scenario.said(3, other) == []
-    assert "contradict each other" in scenario.roster.snapshot(0.0)["rebuild"]["needs"]
     assert scenario.roster.state is JobState.REBUILDING
+    words = "workers w0 and w2 contradict each other about the job, its size, its settings or"
+    assert scenario.roster.snapshot(0.0)["rebuild"]["needs"].startswith(words)
+    told, error = given_up(scenario.tick(60.0))
+    assert (len(told), words in error.cause) == (3, True)
 
 
 @pytest.mark.parametrize(

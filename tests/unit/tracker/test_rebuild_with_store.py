@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from ftcomm.durable.records import EpochRecord
+from ftcomm.errors import ConfigError
 from ftcomm.protocol.messages import AllClosed, AskRoster, KnownRoster, RosterEntry, Welcome
 from ftcomm.protocol.position import START, Position
 from ftcomm_tracker.core.durable.chain_facts import ChainFacts, RecordedAttempt, RecordedVersion
@@ -24,8 +25,7 @@ from ftcomm_tracker.core.events import (
     StartAttempt,
     TakeGeneration,
 )
-from ftcomm_tracker.core.rebuild.decision import Rebuild
-from ftcomm_tracker.core.rebuild.known_store import KnownStore
+from ftcomm_tracker.core.rebuild.decision import KnownStore, Rebuild
 from ftcomm_tracker.core.rebuild.stored_job import attempt_to_hear
 from ftcomm_tracker.core.roster import JobState, Roster
 from tests.unit.tracker.roster_scenario import SETTINGS, ScenarioRun, hello, sends
@@ -166,7 +166,8 @@ def test_a_chain_that_does_not_fit_is_refused_in_words(chain: ChainFacts, said: 
     come(scenario, 0, 1)
     [refused] = read(scenario, chain)
     assert isinstance(refused, RefuseRebuild)
-    assert said in refused.cause
+    assert isinstance(refused.error, ConfigError)
+    assert said in refused.error.cause
     assert (scenario.roster.state, scenario.roster.next_deadline()) == (JobState.OVER, None)
 
 
@@ -288,7 +289,16 @@ def test_status_says_what_is_awaited() -> None:
     alone = scenario.roster.snapshot(0.0)["rebuild"]["needs"]
     assert alone.startswith("members of run7.2 may live; if none comes")
     come(scenario, 0)
-    missing = scenario.roster.snapshot(0.0)["rebuild"]["needs"]
-    assert missing.endswith(
-        "--lost w1 --plan-epoch 7; without it the next attempt begins from the store"
+    assert scenario.roster.snapshot(0.0)["rebuild"]["needs"] == (
+        "worker w1 of job run7.2 has not come; in the end the next attempt begins from the store"
+    )
+
+
+def test_by_rebuild_the_operator_is_told_how_the_next_attempt_begins() -> None:
+    scenario = rebuilding()
+    come(scenario, 0)
+    [refused] = of(scenario.tick(60.0), RefuseRebuild)
+    assert refused.error.remedy == (
+        "start the tracker with -n 2 --checkpoint /shared/run7, without --rebuild, and all workers"
+        " anew: the next attempt begins from the newest checkpoint"
     )

@@ -122,7 +122,7 @@ def test_a_job_that_closes_during_a_recovery_completes_it() -> None:
 
 
 def test_every_field_is_in_the_operators_table() -> None:
-    text = (Path(__file__).parents[3] / "docs" / "running.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs" / "watching.md").read_text(encoding="utf-8")
     scenario = running(2)
     scenario.tell(ConnectionLost(2, "gone"))
     found = record(scenario.tell(StopAsked("enough")))

@@ -8,7 +8,7 @@ from ftcomm.protocol.spares.prefetch_messages import Prefetch, Prefetched
 from ftcomm_tracker.core.events import ConnectionLost, GivenUp
 from ftcomm_tracker.core.reporting.status import table
 from ftcomm_tracker.core.roster import JobState
-from ftcomm_tracker.core.spares.prefetch import RETRY_S
+from ftcomm_tracker.core.spares import RETRY_S
 from tests.unit.tracker.roster_scenario import SETTINGS, ScenarioRun, at, hello, report
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ftcomm_tracker.core.events import Death, Died
-from ftcomm_tracker.core.worker_exits import WorkerExits
+from ftcomm_tracker.core.group_state import WorkerExits
 from ftcomm_tracker.launcher.processes.oom_counter import RECENT_S, MemoryKills
 from ftcomm_tracker.launcher.restart_policy import cause_of, is_killed
 from tests.unit.tracker.harness import hello

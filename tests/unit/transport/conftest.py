@@ -13,7 +13,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 @pytest.fixture
 def no_collector() -> Iterator[None]:
     """Keep objects in reference cycles alive."""
-    gc.collect()
     gc.disable()
     yield
     gc.enable()

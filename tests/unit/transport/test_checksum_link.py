@@ -14,7 +14,7 @@ from ftcomm.collectives.schedules.recursive_doubling import barrier, doubling_al
 from ftcomm.collectives.schedules.ring import ring_allreduce
 from ftcomm.execution.executor import SMALL_BYTES
 from ftcomm.protocol.checksum_records import HEAD_BYTES, MAX_RECORD_BYTES, xxh3_digest
-from ftcomm.testing.reference import run_in_memory
+from ftcomm.testing.in_memory import run_in_memory
 from ftcomm.transport.checksum_link import CheckedLink
 from ftcomm.transport.interruptions import LinkLost
 from ftcomm.transport.socket_link import SocketLink

@@ -18,7 +18,7 @@ from ftcomm.collectives.schedules.ring import ring_allreduce
 from ftcomm.collectives.schedules.schedule import REDUCE_SEGMENT_BYTES
 from ftcomm.execution.executor import SMALL_BYTES
 from ftcomm.execution.transfers import Outgoing
-from ftcomm.testing.reference import run_in_memory
+from ftcomm.testing.in_memory import run_in_memory
 
 COUNTS = [
     0,

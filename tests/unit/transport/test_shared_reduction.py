@@ -18,7 +18,7 @@ from ftcomm.execution.shared_reduction import (
     scratch_elements,
 )
 from ftcomm.execution.shared_results import suits_shared_window
-from ftcomm.testing.reference import run_in_memory
+from ftcomm.testing.in_memory import run_in_memory
 
 pytestmark = harness.needs_shared_memory
 SHAPES = [(ring_allreduce, n) for n in (2, 3, 4, 5)] + [(halving_allreduce, n) for n in (2, 4, 8)]

@@ -16,7 +16,7 @@ from ftcomm.collectives.schedules.recursive_doubling import doubling_allreduce
 from ftcomm.collectives.schedules.ring import ring_allreduce
 from ftcomm.collectives.schedules.schedule import REDUCE_SEGMENT_BYTES
 from ftcomm.execution.executor import SMALL_BYTES
-from ftcomm.testing.reference import run_in_memory
+from ftcomm.testing.in_memory import run_in_memory
 from ftcomm.transport.interruptions import Interrupted, LinkLost
 from ftcomm.transport.shm_layout import words_of
 

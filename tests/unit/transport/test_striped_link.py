@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from ftcomm.collectives.reductions import make_reducer
 from ftcomm.collectives.schedules.recursive_doubling import doubling_allreduce
 from ftcomm.collectives.schedules.ring import ring_allreduce
-from ftcomm.testing.reference import run_in_memory
+from ftcomm.testing.in_memory import run_in_memory
 from ftcomm.transport import striped_link
 from ftcomm.transport.interruptions import Interrupted, LinkLost
 from ftcomm.transport.socket_link import SocketLink

@@ -89,6 +89,7 @@ def _row(status: int, kinds: list[type[errors.FtcommError]]) -> ExitCode:
     if status == errors.FtcommError.exit_code:
         meaning = "any error of ftcomm without a status of its own; its text says what to do"
     if status == errors.TrackerLostError.exit_code:
+        meaning += "; for serve: its journal is lost, and not all members came"
         return ExitCode(str(status), name, meaning, "yes, after the tracker")
     if status == errors.FencedError.exit_code:
         meaning += "; for serve: a newer tracker has taken the job over"

@@ -203,21 +203,8 @@ def main() -> None:
     OptionGroup.RECOVERY,
     "--rebuild",
     is_flag=True,
-    help="The journal is lost: take the job up from what its workers know, once all have come",
-)
-@option(
-    OptionGroup.RECOVERY,
-    "--lost",
-    metavar="W[,W]",
-    help="With --rebuild: ids of workers that will not come. You confirm that the old tracker has"
-    " ended.",
-)
-@option(
-    OptionGroup.RECOVERY,
-    "--plan-epoch",
-    type=click.IntRange(1),
-    help="With --lost: epoch of the newest plan, as the waiting tracker says it with the ids. Who"
-    " knows older plans alone may have been replaced, and is not believed.",
+    help="The journal is lost: take the job up from what its workers know, once all have come; if"
+    " they do not within --replace-within, tell those that have, and end",
 )
 @option(
     OptionGroup.RECOVERY,
@@ -413,7 +400,7 @@ async def _supervise(
 
 
 _PLACE = ("world_size", "host", "port", "token_file", "state_dir")
-_NOT_SETTINGS = (*_PLACE, "take_over", "rebuild", "lost", "plan_epoch", "resume", "standby")
+_NOT_SETTINGS = (*_PLACE, "take_over", "rebuild", "resume", "standby")
 
 
 def _serve_options(given: dict[str, Any]) -> ServeOptions:
@@ -423,13 +410,10 @@ def _serve_options(given: dict[str, Any]) -> ServeOptions:
         if name not in _NOT_SETTINGS and value is not None
     }
     place = {name: given[name] for name in _PLACE}
-    lost = [name.strip() for name in (given.get("lost") or "").split(",")]
     return ServeOptions(
         **place,
         take_over=given.get("take_over", False),
         rebuild=given.get("rebuild", False),
-        lost=tuple(name for name in lost if name),
-        plan_epoch=given.get("plan_epoch") or 0,
         resume=given["resume"],
         standby=given.get("standby", False),
         settings=settings,

@@ -25,7 +25,7 @@ from ftcomm_tracker.core.events import (
     Send,
 )
 from ftcomm_tracker.core.group_state import GroupState, JobState, Peer
-from ftcomm_tracker.core.spares.choice import best_spare, note_seated
+from ftcomm_tracker.core.spares import best_spare, note_seated
 from ftcomm_tracker.core.standby.group_permits import step_down_for
 
 # Worker ids that a job may ever see. Each is journalled for good, so that its processes stay

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from ftcomm.errors import CollectiveMismatchError, JobLostError, RolledBackError
-from ftcomm.protocol.durable.store_messages import Restore
+from ftcomm.errors import CollectiveMismatchError, JobLostError, RankLostError, RolledBackError
+from ftcomm.protocol.durable.store_messages import MarkVersion, Restore
 from ftcomm.protocol.messages import (
     AllClosed,
     AskCalls,
@@ -17,8 +17,7 @@ from ftcomm.protocol.messages import (
 from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.recovery.replica_placement import keep_order, keep_stride
 from ftcomm_tracker.core.durable.attempts import GOES_ON
-from ftcomm_tracker.core.durable.group_last_will import begin_last_will
-from ftcomm_tracker.core.durable.last_will import PendingEnd
+from ftcomm_tracker.core.durable.last_will import LastWill, PendingEnd
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.events import (
     IncidentClosed,
@@ -39,6 +38,8 @@ from ftcomm_tracker.core.standby.group_permits import (
 # After the end: for workers to hang up before the tracker leaves. Who was cut off just then needs
 # `detect_within` to notice and a redial to come back and hear how the job ended.
 FAREWELL_S = 5.0
+# Ends that a later attempt may follow; what ends a job by its script or its operator is final.
+WITH_LAST_WILL = (JobLostError.__name__, RankLostError.__name__)
 
 
 def begin_epoch(
@@ -254,7 +255,7 @@ def end_with_error(
     """Terminal: journalled, then said to all; the first fatal decision sticks."""
     if group.state is JobState.OVER or group.permits.end is not None:
         return
-    if begin_last_will(group, PendingEnd(error, cause, position, rank)):
+    if _begin_last_will(group, PendingEnd(error, cause, position, rank)):
         return
     if error == JobLostError.__name__ and group.versions.is_on:
         error, cause = _rolled_back(group, cause)
@@ -262,6 +263,29 @@ def end_with_error(
     fatal_decision = FatalDecision(error, cause[:4000], group.durable.epoch, position, rank)
     if not must_record_end(group, fatal_decision):
         tell_end(group, fatal_decision)
+
+
+def _begin_last_will(group: GroupState, end: PendingEnd) -> bool:
+    """Have the newest committed checkpoint written first; False if there is none to write."""
+    if not group.versions.is_on or end.error not in WITH_LAST_WILL:
+        return False
+    if group.end.last_will is not None:  # the first end is the one that is told
+        return True
+    version = group.members.progress().version
+    within_s = group.settings.last_will
+    if group.end.had_last_will or version <= max(group.versions.newest, 0):
+        return False
+    asked = set(group.members.slots)
+    group.end.last_will = LastWill(version, group.now + within_s, asked, end)
+    group.end.had_last_will = True
+    for conn in group.members.slots.values():
+        group.send(conn, MarkVersion(version))
+    group.note(
+        "warning",
+        f"{end.cause}: before the job ends, checkpoint {version} is written to its store, for"
+        f" {within_s:g} s at most",
+    )
+    return True
 
 
 def tell_end(group: GroupState, fatal_decision: FatalDecision) -> None:

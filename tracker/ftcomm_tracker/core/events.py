@@ -5,6 +5,7 @@ from typing import Any
 
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.durable.records import EndedRecord, EpochRecord
+from ftcomm.errors import FtcommError
 from ftcomm.protocol.durable.store_messages import ObjectWritten
 from ftcomm.protocol.host_groups import Grouping
 from ftcomm.protocol.messages import (
@@ -492,10 +493,9 @@ class ReadStore:
 
 @dataclass(frozen=True, slots=True)
 class RefuseRebuild:
-    """End this tracker before it has told workers anything: the store says otherwise."""
+    """End this tracker by `error`, once what it has sent has gone out: it takes no job up."""
 
-    cause: str
-    remedy: str
+    error: FtcommError
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ftcomm.config.job_settings import JobSettings
+from ftcomm.durable.records import EpochRecord
 from ftcomm.errors import RolledBackError
 from ftcomm.protocol.messages import (
+    FatalDecision,
     Heartbeat,
     Hello,
     Report,
@@ -33,6 +35,8 @@ from ftcomm_tracker.core.durable.store_facts import NO_STORE, StoreFacts
 from ftcomm_tracker.core.durable.versions import DurableVersions
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.events import (
+    Death,
+    Died,
     Disconnect,
     Effect,
     GivenUp,
@@ -50,8 +54,6 @@ from ftcomm_tracker.core.rebuild.decision import Rebuild
 from ftcomm_tracker.core.recovery_record import OpenIncident
 from ftcomm_tracker.core.reporting.lost_hosts import lost_hosts
 from ftcomm_tracker.core.silent_links import Pair
-from ftcomm_tracker.core.standby.permits import Permits
-from ftcomm_tracker.core.worker_exits import WorkerExits
 
 SMALL_GROUP = 64  # workers up to whom all are looked at on every event: that costs microseconds
 # Between two looks at all who are blocked: 0.2 s with 2,000, of which looking takes a hundredth.
@@ -124,6 +126,31 @@ class StartCounts:
     def note(self, progress: Position, worker_id: str) -> None:
         """Another process of it joins."""
         self._by_worker[worker_id] = (progress, self.at(progress, worker_id) + 1)
+
+
+class WorkerExits:
+    """The newest death of each worker that has no newer process, as its launcher reports it.
+
+    The tracker only sees that a connection ended.  The two come in either order.
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[str, Death] = {}
+
+    def note(self, died: Died, host: str, connected: Hello | None) -> Death:
+        """A process has ended; kept, unless a newer one is connected and this was told late."""
+        death = Death(died.worker_id, died.pid, host, died.how)
+        if connected is None or connected.group == died.pid:
+            self._of[died.worker_id] = death
+        return death
+
+    def forget(self, worker_id: str) -> None:
+        """A newer process has its worker's place."""
+        self._of.pop(worker_id, None)
+
+    def of(self, worker_id: str) -> Death | None:
+        """Return the end of the worker's last process; None if one runs, or no end was reported."""
+        return self._of.get(worker_id)
 
 
 @dataclass(slots=True)
@@ -318,6 +345,43 @@ class BlockedScan:
             self.scanned_at = now
         self.due = float("inf")  # also if the group has become small since it was set
         return True
+
+
+@dataclass(slots=True)
+class Permits:
+    """Records of a tracker beside which another may run, before it tells anything (rule R19).
+
+    Of two trackers that believe that they lead one job, the store's chain knows one.  A plan goes
+    out only after the record of its epoch and roster, and a fatal decision only after its own
+    record: a tracker that was replaced meanwhile gets no record any more.
+
+    Attributes:
+        is_on: another tracker may take over; without one nothing is recorded.
+        asked: the epoch whose record is on its way.
+        granted: the newest epoch whose record is there.
+        end: the fatal decision that is told once its record is there.
+        since: since when a record is awaited.
+    """
+
+    is_on: bool = False
+    asked: EpochRecord | None = None
+    granted: EpochRecord | None = None
+    end: FatalDecision | None = None
+    since: float = float("inf")
+
+    def ask(self, wanted: EpochRecord, now: float) -> bool:
+        """True if the record of `wanted` has to be put now; one is on its way at a time."""
+        if self.asked is not None:
+            return False
+        self.asked = wanted
+        self.since = min(self.since, now)
+        return True
+
+    def grant(self, record: EpochRecord) -> None:
+        """Note that this record is in the chain."""
+        self.asked, self.granted = None, record
+        if self.end is None:
+            self.since = float("inf")
 
 
 @dataclass(slots=True)

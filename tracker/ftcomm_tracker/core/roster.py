@@ -81,8 +81,8 @@ from ftcomm_tracker.core.rebuild.journal_loss import (
 )
 from ftcomm_tracker.core.rebuild.stored_job import advance_rebuilding, hear_in_time
 from ftcomm_tracker.core.relay_routing import plan_has_lasted
-from ftcomm_tracker.core.reporting.job_status import missing_text_of, snapshot, standing_of
-from ftcomm_tracker.core.spares.choice import ended_as_spare
+from ftcomm_tracker.core.reporting.status import missing_text_of, snapshot, standing_of
+from ftcomm_tracker.core.spares import ended_as_spare
 from ftcomm_tracker.core.standby.group_permits import (
     end_without_store,
     is_cut_off,
@@ -224,7 +224,7 @@ class Roster:
         group.links.streak = None
         group.forming.stalled(group.now)
         if group.rebuild is not None:
-            group.rebuild.store.stalled(group.now, group.settings.reattach_within)
+            group.rebuild.stalled(group.now, group.settings.reattach_within)
             if group.rebuild.standby is not None:
                 group.rebuild.standby.stalled(group.now)
         restart_records(group)
@@ -268,7 +268,7 @@ class Roster:
             times.append(group.forming.due)
         elif group.rebuild is not None:
             times.append(group.rebuild.remind_at)
-            times.append(group.rebuild.store.due(group.settings.replace_within))
+            times.append(float("inf") if group.rebuild.is_over else group.rebuild.ends_at)
         elif group.state is JobState.REATTACHING:  # who is away then is awaited by another rule
             times.append(group.epochs.reattach_by)
         elif group.durable.places and group.end.last_will is None:

@@ -48,8 +48,7 @@ from ftcomm_tracker.core.recovery_record import Loss
 from ftcomm_tracker.core.relay_routing import note_failed_pair
 from ftcomm_tracker.core.reporting.lost_hosts import host_text
 from ftcomm_tracker.core.silent_links import CLOSED, RankProgress, starving_pairs
-from ftcomm_tracker.core.spares.choice import note_gone
-from ftcomm_tracker.core.spares.prefetch import on_prefetched, order_prefetch
+from ftcomm_tracker.core.spares import note_gone, on_prefetched, order_prefetch
 
 # What one rank may find that ends the job for all. All ranks reach the log's limit at one position;
 # but one that is still before it could not get there without the one that has left.

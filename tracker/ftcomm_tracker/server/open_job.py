@@ -25,8 +25,7 @@ from ftcomm.errors import ConfigError, JobFinishedError
 from ftcomm.protocol.field_types import MAX_WORLD_SIZE
 from ftcomm_tracker.core.durable.store_facts import NO_STORE, StoreFacts
 from ftcomm_tracker.core.durable_state import Durable
-from ftcomm_tracker.core.rebuild.decision import Rebuild
-from ftcomm_tracker.core.rebuild.known_store import KnownStore
+from ftcomm_tracker.core.rebuild.decision import KnownStore, Rebuild
 from ftcomm_tracker.core.roster import Roster
 from ftcomm_tracker.core.standby.watch import Standby
 from ftcomm_tracker.server.connections.listener import join_address, open_listener, without_brackets
@@ -62,9 +61,6 @@ class ServeOptions:
         settings: job settings given explicitly, by name.
         take_over: serve in the place of a tracker that still runs on the directory or the store.
         rebuild: the journal is lost; the job is taken up from what its workers know.
-        lost: with `rebuild`, ids of workers that are lost with it; the operator confirms that
-            the old tracker has ended.
-        plan_epoch: with `lost`, of the newest plan, whose members are meant; 0 for any.
         takes_up: False where the workers cannot have outlived the last tracker, as under `run`:
             a job of theirs that had begun is lost, and is refused, unless it has a store.
         own_store: a new job that is given no store has one in its state directory.
@@ -81,8 +77,6 @@ class ServeOptions:
     settings: Mapping[str, object] = field(default_factory=dict)
     take_over: bool = False
     rebuild: bool = False
-    lost: tuple[str, ...] = ()
-    plan_epoch: int = 0
     takes_up: bool = True
     own_store: bool = False
     resume: str = "auto"
@@ -157,8 +151,7 @@ async def open_job(options: ServeOptions) -> OpenJob:
     nonce, now = secrets.token_bytes(NONCE_BYTES), trio.current_time()
     rebuild: Rebuild | None = None
     if options.rebuild:
-        lost, plan_epoch = frozenset(options.lost), options.plan_epoch
-        rebuild = Rebuild(nonce, options.world_size, lost, plan_epoch, is_asked=True)
+        rebuild = Rebuild(nonce, options.world_size, is_asked=True)
     elif begun.facts is None:
         standby = Standby(now, floor=journal.generation)
         rebuild = Rebuild(nonce, durable.world_size, standby=standby)
@@ -271,17 +264,13 @@ def _check_standby(options: ServeOptions, before: Remembered | None) -> None:
 
 def _check_rebuild(options: ServeOptions) -> None:
     """Raise ConfigError if a tracker could not meet the workers of the job that it rebuilds."""
-    if options.rebuild and options.standby:
+    if not options.rebuild:
+        return
+    if options.standby:
         raise ConfigError(
             "--rebuild with --standby: with a store that has the job's epochs nothing is rebuilt",
             remedy="leave --rebuild out",
         )
-    if options.plan_epoch and not options.lost:
-        raise ConfigError("--plan-epoch without --lost", remedy="give both, or none")
-    if not options.rebuild:
-        if options.lost:
-            raise ConfigError("--lost without --rebuild", remedy="give both, or none")
-        return
     if options.take_over:
         raise ConfigError(
             "--rebuild with --take-over: the one is for a journal that is lost, the other for one"

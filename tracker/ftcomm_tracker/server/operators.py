@@ -33,7 +33,7 @@ from ftcomm_tracker.core.events import (
     Superseded,
     Supervised,
 )
-from ftcomm_tracker.core.reporting.status import status_document
+from ftcomm_tracker.core.reporting.status_document import status_document
 
 if TYPE_CHECKING:
     from ftcomm_tracker.server.server import Server
@@ -123,6 +123,8 @@ class Operators:
         done = partial(tracker.send, conn, Done())
         match message:
             case StatusRequest():
+                # One read brings thousands: all others have a turn, and a cut has its effect.
+                await trio.lowlevel.checkpoint()
                 tracker.send(conn, StatusReply(status_document(tracker.snapshot())))
             case StopRequest(reason):
                 tracker.post(StopAsked(reason), done)

@@ -13,7 +13,7 @@ from typing import assert_never
 import trio
 
 import ftcomm
-from ftcomm.errors import ConfigError, FtcommError, JobLostError, ProtocolError, RolledBackError
+from ftcomm.errors import FtcommError, JobLostError, ProtocolError, RolledBackError
 from ftcomm.protocol.messages import ControlMessage, Hello, WorkerMessage
 from ftcomm.protocol.operator_messages import WorkerStatusReply
 from ftcomm.protocol.position import Position
@@ -331,8 +331,11 @@ class Server:
                 self._store.lead(self._roster.durable, generation)
                 notices = OldTrackers(self._token.token, self._roster.durable.job_id, generation)
                 self._nursery.start_soon(notices.tell, old_trackers, self.address)
-            case StepDown() | RefuseRebuild():
-                raise _reason_to_end(effect)
+            case StepDown(reason, remedy):
+                raise SupersededError(reason, remedy=remedy or None)
+            case RefuseRebuild(error):
+                self._failure = error
+                self.ended.set()
             case ReadStore():
                 self._nursery.start_soon(self._store.read, effect, self._nursery)
             case Note(level, text):
@@ -394,12 +397,6 @@ class Server:
             await hear_worker(conn, first, messages, self.post)
         else:
             await self._operators.hear(conn, role, first, messages)
-
-
-def _reason_to_end(effect: StepDown | RefuseRebuild) -> FtcommError:
-    if isinstance(effect, RefuseRebuild):
-        return ConfigError(effect.cause, remedy=effect.remedy)
-    return SupersededError(effect.reason, remedy=effect.remedy or None)
 
 
 async def hear_worker(

@@ -4,7 +4,13 @@ import random
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ftcomm_chaos.faults.fault_kinds import TRACKER, FaultKind, Hit, register
+from ftcomm_chaos.faults.fault_kinds import (
+    TRACKER,
+    FaultKind,
+    Hit,
+    NotDeliveredError,
+    register,
+)
 from ftcomm_chaos.report.attribution import EVERYTHING
 from ftcomm_chaos.runner.signal_faults import SignalFault
 
@@ -19,9 +25,14 @@ class TrackerDiskLost(SignalFault):
     """SIGKILL of the tracker; `undo` removes its directory and starts one that rebuilds."""
 
     async def fire(self, job: "LiveJob", dice: random.Random) -> Hit:
-        """Kill the tracker; its directory is removed by `undo`."""
-        hit = await SignalFault.fire(self, job, dice)
+        """Kill the tracker; its directory is removed by `undo`.
+
+        The next one takes the job up if all workers live.
+        """
+        if not job.is_whole or job.tracker is None:
+            raise NotDeliveredError("a worker is being replaced, whom the next tracker would miss")
         job.expect_rebuild()
+        hit = await SignalFault.fire(self, job, dice)
         return replace(hit, what=f"{hit.what}, whose directory is removed")
 
     async def undo(self, job: "LiveJob") -> None:

@@ -1,4 +1,4 @@
-"""Rules of a job with a store whose tracker has lost its journal (R16, R19)."""
+"""Rules of a job whose tracker has lost its journal (R16, R19)."""
 
 from typing import TYPE_CHECKING
 
@@ -24,19 +24,18 @@ def on_taken_up(tracker: "SimulatedTracker", durable: Durable) -> None:
 
 
 def check_who_lives(tracker: "SimulatedTracker") -> None:
-    """The next attempt is about to begin: not if all members of the newest plan are here."""
+    """The next attempt begins, or none: not if all members of the newest plan are here."""
     sim, rebuild = tracker.sim, tracker.roster.rebuild
     assert rebuild is not None
-    job_id = rebuild.store.job_id
+    job_id = rebuild.store.job_id or rebuild.job_id
     members = [
         process
         for process in sim.network.processes.values()
         if process.alive and process.core.view.epoch and process.core.contact.job_id == job_id
     ]
-    sim.counters["attempts after hearing"] += 1
     if not members:
         return
     newest = max(members, key=lambda process: process.core.view.epoch)
     here = {conn.process.port for conn in tracker.conns.values() if conn.joined}
     if {member.port for member in newest.core.view.members if member.present} <= here:
-        raise Violation(f"all members of {job_id} are here, and the next attempt begins (R16)")
+        raise Violation(f"all members of {job_id} are here, and it does not go on (R16, R19)")

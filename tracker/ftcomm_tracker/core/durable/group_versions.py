@@ -5,7 +5,6 @@ from ftcomm.protocol.durable.store_messages import Marked, ObjectWritten, Restor
 from ftcomm.protocol.messages import (
     Fenced,
 )
-from ftcomm_tracker.core.durable.group_last_will import cannot_write
 from ftcomm_tracker.core.durable.versions import ALL, Outbox
 from ftcomm_tracker.core.epochs import end_with_error, tell_end, tell_finished, try_plan
 from ftcomm_tracker.core.events import (
@@ -40,7 +39,7 @@ def on_member_wrote(group: GroupState, rank: int, message: MemberWrote) -> None:
         case WriteFailed(version, holds):
             group.versions.on_failed(rank, message, group.now, out)
             if not holds:
-                cannot_write(group, rank, version)
+                _cannot_write(group, rank, version)
         case RestoreFailed(record, reason):
             words = f"rank {rank} could not read record {record} of the store: {reason}"
             end_with_error(group, JobLostError.__name__, words, group.members.progress(), rank)
@@ -147,3 +146,10 @@ def _fence_all(group: GroupState, reason: str) -> None:
     group.over(group.now)
     group.end.is_reported = True
     group.effects.append(JobEnded(False, "FencedError", reason))
+
+
+def _cannot_write(group: GroupState, rank: int, version: int) -> None:
+    """Note that a member does not hold the version."""
+    will = group.end.last_will
+    if will is not None and will.version == version:
+        will.asked.discard(rank)

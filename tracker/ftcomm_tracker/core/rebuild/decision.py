@@ -2,8 +2,8 @@
 
 A tracker without a journal takes a job up only if all members of the newest plan have come that
 were not absent in it.  Then no plan can exist that this one does not know and that somebody
-executes: each of those members has promised to follow no older tracker.  With a member missing
-the operator must confirm that the old tracker has ended, and name the members that are lost.
+executes: each of those members has promised to follow no older tracker.  With a member missing it
+ends in the end, and decides nothing: another tracker may lead the others.
 """
 
 from collections.abc import Iterable
@@ -17,8 +17,7 @@ from ftcomm.protocol.host_groups import is_grouping
 from ftcomm.protocol.messages import AskRoster, Hello, KnownRoster, RosterEntry
 from ftcomm.protocol.position import START, Position
 from ftcomm_tracker.core.durable_state import Durable, RankOwner
-from ftcomm_tracker.core.events import Event
-from ftcomm_tracker.core.rebuild.known_store import KnownStore
+from ftcomm_tracker.core.events import ChainRead, Event
 
 if TYPE_CHECKING:
     from ftcomm_tracker.core.standby.watch import Standby
@@ -28,6 +27,7 @@ MAX_GENERATION = 1_000_000  # trackers of one job; a worker that says more is br
 MAX_EPOCH = 1_000_000_000  # of a worker that can be believed; the codec's own limit is above
 REMIND_EVERY_S = 30.0
 MAX_NAMED = 8  # workers in one sentence
+NEVER = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,6 @@ class Rebuilt:
         generation: of this tracker, above all that its workers have seen.
         durable: the job, with an epoch above all that may have been announced.
         settings: of the job.
-        lost: worker ids of members that did not come, of which the operator confirms the loss.
         old_trackers: addresses of the trackers that the workers have lost.
         frontier: of the newest plan.
     """
@@ -46,9 +45,40 @@ class Rebuilt:
     generation: int
     durable: Durable
     settings: JobSettings
-    lost: tuple[str, ...]
     old_trackers: tuple[str, ...]
     frontier: Position
+
+
+@dataclass(slots=True)
+class KnownStore:
+    """A store (rule R16), and what was read of it.
+
+    Attributes:
+        job_id: the newest attempt of a store that was given to this tracker, whose members may
+            live; empty if none was.
+        until: when the next attempt begins if no such member has come.
+        is_asked: the chain is being read.
+        read: what was read since all members have come.
+    """
+
+    job_id: str = ""
+    until: float = NEVER
+    is_asked: bool = False
+    read: ChainRead | None = None
+
+    def note_read(self, read: ChainRead) -> None:
+        """Take what was read, if it is still wanted."""
+        if self.is_asked:
+            self.read = read
+
+    def forget_read(self) -> None:
+        """Drop what was read: a member is away again, and what it knows may be old by then."""
+        self.is_asked, self.read = False, None
+
+    def hear_until(self, until: float) -> None:
+        """Hear members for longer: they could not come meanwhile."""
+        if self.job_id:
+            self.until = max(self.until, until)
 
 
 @dataclass(slots=True)
@@ -58,8 +88,6 @@ class Rebuild:
     Attributes:
         tracker: tells this tracker from others that take the same generation.
         world_size: number of workers that the operator has given; None for none.
-        lost: worker ids of members that are lost; the operator confirms that the old tracker ended.
-        plan_epoch: of the plan whose members they are, 0 for any; an older one is not believed.
         is_asked: the operator has asked for it; else a worker that knows a plan has come.
         generation: the one that this tracker asks in.
         waiting: by connection, the hello of a worker that is not admitted yet.
@@ -69,21 +97,25 @@ class Rebuild:
         remind_at: when the operator is told again who is missing.
         standby: the tracker waits beside another one, and the store says when it leads.
         store: what is known of the job's store.
+        since: since when a worker is here that others have to join; `NEVER` while none is.
+        ends_at: when the wait for members ends.
+        is_over: the next attempt begins, or this tracker ends.
     """
 
     tracker: bytes
     world_size: int | None = None
-    lost: frozenset[str] = frozenset()
-    plan_epoch: int = 0
     is_asked: bool = False
     generation: int = 1
     waiting: dict[int, Hello] = field(default_factory=dict)
     answers: dict[int, tuple[KnownRoster, ...]] = field(default_factory=dict)
     jobs: set[str] = field(default_factory=set)
     later: list[Event] = field(default_factory=list)
-    remind_at: float = float("inf")
+    remind_at: float = NEVER
     standby: "Standby | None" = None
     store: KnownStore = field(default_factory=KnownStore)
+    since: float = NEVER
+    ends_at: float = NEVER
+    is_over: bool = False
     _shared: dict[tuple[RosterEntry, ...], tuple[RosterEntry, ...]] = field(default_factory=dict)
 
     def join(self, conn: int, hello: Hello) -> list[tuple[int, AskRoster]]:
@@ -154,22 +186,13 @@ class Rebuild:
         return max(whole, key=_age_of_plan, default=())
 
     def missing(self) -> list[str]:
-        """Worker ids of the newest plan's members that have not answered, and are not lost."""
-        return [entry.worker_id for entry in self.missing_members()]
-
-    def missing_members(self) -> list[RosterEntry]:
-        """The processes that have not answered, as the newest plan names them."""
+        """Worker ids of the newest plan's members of which the process has not answered."""
         newest = self.newest_answer()
         here = {(hello.worker_id, hello.nonce) for hello in self._answered()}
-        # In a newer plan than the operator has seen these ids may be of other processes.
-        is_of_plan = bool(newest) and self.plan_epoch in (0, newest[0].epoch)
-        lost = self.lost if is_of_plan else frozenset[str]()
         return [
-            entry
+            entry.worker_id
             for entry in _entries(newest)
-            if entry.present
-            and (entry.worker_id, entry.nonce) not in here
-            and entry.worker_id not in lost
+            if entry.present and (entry.worker_id, entry.nonce) not in here
         ]
 
     def _answered(self) -> Iterable[Hello]:
@@ -197,7 +220,7 @@ class Rebuild:
     def decide(self) -> Rebuilt | None:
         """The job as its workers know it; None while somebody is missing."""
         newest = self.newest_answer()
-        if not newest or self.missing() or self.contradiction() or self._has_only_older_plans():
+        if not newest or self.missing() or self.contradiction():
             return None
         job, entries = newest[0], _entries(newest)
         hellos = self.waiting.values()
@@ -222,19 +245,9 @@ class Rebuild:
             ),
             closed_ranks=tuple(rank for rank, entry in enumerate(entries) if not entry.present),
         )
-        here = {hello.nonce for hello in self._answered()}
-        lost = tuple(e.worker_id for e in entries if e.present and e.nonce not in here)
         old = {address for parts in self.answers.values() for address in parts[0].lost}
         settings = JobSettings.from_wire(job.settings)
-        return Rebuilt(self.generation, durable, settings, lost, tuple(sorted(old)), job.frontier)
-
-    def _has_only_older_plans(self) -> bool:
-        """True if no member of the plan has come of which the operator has named the lost.
-
-        A process that was stopped, and replaced, may come first.  Its plan has other members.
-        """
-        newest = self.newest_answer()
-        return bool(newest) and newest[0].epoch < self.plan_epoch
+        return Rebuilt(self.generation, durable, settings, tuple(sorted(old)), job.frontier)
 
     def _incarnations(self, entries: list[RosterEntry]) -> tuple[tuple[str, int], ...]:
         """The newest incarnations: those of the roster, and of workers here that it leaves out."""
@@ -253,35 +266,69 @@ class Rebuild:
             self.waiting[conn].tables for conn, parts in self.answers.items() if parts[0] is job
         )
 
+    def note_time(self, now: float, settings: JobSettings) -> None:
+        """Note how long members are heard: once one is here, as long as for a replacement.
+
+        Args:
+            now: the time.
+            settings: of the tracker; those that a worker names count instead.
+        """
+        if self.knows_a_plan or (self.is_asked and self.waiting):
+            self.since = min(self.since, now)
+            newest = self.newest_answer()
+            said = JobSettings.from_wire(newest[0].settings) if newest else settings
+            self.ends_at = self.since + said.replace_within
+        else:
+            if self.since < NEVER:  # they may have lost their connections alone
+                self.store.hear_until(now + settings.reattach_within)
+            self.since, self.ends_at = NEVER, self.store.until
+
+    def stalled(self, now: float, reattach_within: float) -> None:
+        """Give members the whole time again: the tracker did not run and could not hear them."""
+        self.store.hear_until(now + reattach_within)
+        if self.since < NEVER:
+            self.since = now
+
+    def lacks(self) -> str:
+        """Say in words why the job does not go on yet."""
+        names = self.missing()
+        more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+        missing = f"worker {', '.join(names[:MAX_NAMED])}{more} of job {self.job_id} has not come"
+        unknown = "no worker has come that knows the job's plan"
+        return self.contradiction() or (missing if names else unknown)
+
     def needs(self) -> str:
-        """Say in words why the job does not go on yet, and what to do."""
-        if contradiction := self.contradiction():
-            return f"{contradiction}; end the process of the worker that is wrong"
-        if self._has_only_older_plans():
+        """Say in words why the job does not go on yet, and what follows."""
+        if self.store.job_id and not self.knows_a_plan:
             return (
-                f"no member of the plan of epoch {self.plan_epoch} has come, only of epoch"
-                f" {self.newest_answer()[0].epoch}; if all of them are lost, start this tracker"
-                " again with --rebuild alone"
+                f"members of {self.store.job_id} may live; if none comes, or all workers are new,"
+                " the next attempt begins from the store"
             )
-        missing = self.missing()
-        if not missing:
-            return self.store.needs or "no worker has come that knows the job's plan"
-        names = ", ".join(missing[:MAX_NAMED])
-        more = f" and {len(missing) - MAX_NAMED} more" if len(missing) > MAX_NAMED else ""
-        lost = (
-            f"worker {names}{more} of job {self.job_id} has not come; if it is lost and the job's"
-            f" old tracker has ended for certain, start this one again with --rebuild --lost"
-            f" {','.join(missing[:MAX_NAMED])} --plan-epoch {self.newest_answer()[0].epoch}"
-        )
-        if self.is_asked:
-            return lost
-        return f"{lost}; {self.store.begins_anew or self._how_to_begin_anew()}"
+        lacks = self.lacks()
+        if self.contradiction():
+            lacks += "; end the process of the worker that is wrong"
+        if self.since == NEVER:  # no worker is here that could be told
+            return lacks
+        if self.store.job_id:
+            return f"{lacks}; in the end the next attempt begins from the store"
+        what = f"{lacks}; in the end this tracker gives the job up, and tells those that wait"
+        return what if self.is_asked else f"{what}; {self._how_to_begin_anew()}"
 
     def _how_to_begin_anew(self) -> str:
         """Say which processes keep a tracker that was started for a new job."""
         old = [hello for hello in self.waiting.values() if hello.plan_epoch][:MAX_NAMED]
         names = ", ".join(f"worker {h.worker_id} (pid {h.pid} on {h.host})" for h in old)
         return f"if a new job is meant, end the processes of the old one: {names}"
+
+
+def how_to_start_again(world_size: int, store: str) -> str:
+    """Say what the operator can do once this tracker has ended without its journal."""
+    if not store:
+        return "start the tracker without --rebuild, and all workers anew"
+    return (
+        f"start the tracker with -n {world_size} --checkpoint {store}, without --rebuild, and all"
+        " workers anew: the next attempt begins from the newest checkpoint"
+    )
 
 
 def attempt_of(job_id: str) -> tuple[str, int]:

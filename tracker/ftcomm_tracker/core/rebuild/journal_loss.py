@@ -19,14 +19,12 @@ from ftcomm_tracker.core.events import (
     Event,
     GivenUp,
     Joined,
-    Persist,
     Said,
     Send,
     StepDown,
     StopAsked,
     StoreSeen,
     Superseded,
-    TakeGeneration,
 )
 from ftcomm_tracker.core.group_state import GroupState, JobState, Members
 from ftcomm_tracker.core.rebuild.decision import (
@@ -36,7 +34,7 @@ from ftcomm_tracker.core.rebuild.decision import (
     Rebuild,
     Rebuilt,
 )
-from ftcomm_tracker.core.standby.waiting import hear_store, hold, stop_waiting
+from ftcomm_tracker.core.standby.waiting import hear_store, hold, stop_waiting, succeed
 
 
 def must_step_down(group: GroupState, event: Event) -> bool:
@@ -186,23 +184,8 @@ def take_up(
         now=group.now,
         store=store,
     )
-    new.launches = group.launches
-    new.effects = [
-        *group.effects,
-        TakeGeneration(found.generation, found.old_trackers),
-        Persist(found.durable),
-        *new.effects,
-    ]
-    lost = f"; lost, as the operator says: worker {', '.join(found.lost)}" if found.lost else ""
     end = found.durable.end
     goes_on = f"goes on in generation {found.generation} from what its workers know"
     goes_on += " and its store" if store.attempt else ""
-    text = f"{end}, as its store says" if end else f"{goes_on}{lost}"
-    new.note("warning", f"job {found.durable.job_id} {text}")
-    if found.lost:
-        new.epochs.reattach_by = new.now
-    for conn, hello in sorted(
-        rebuild.waiting.items(), key=lambda each: (-each[1].plan_epoch, each[0])
-    ):
-        on_joined(new, conn, hello)
-    return new
+    text = f"job {found.durable.job_id} {f'{end}, as its store says' if end else goes_on}"
+    return succeed(group, rebuild, new, found.old_trackers, "warning", text)

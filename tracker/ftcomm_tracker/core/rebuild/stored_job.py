@@ -5,30 +5,27 @@ a store is never taken up without it.  A tracker that was given the store and ha
 the members of the newest attempt first: an attempt that begins fences whoever lives.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from ftcomm.config.job_settings import JobSettings
+from ftcomm.errors import ConfigError, FtcommError, TrackerLostError
+from ftcomm.protocol.messages import Refused
 from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm_tracker.core.durable.chain_facts import ChainFacts
 from ftcomm_tracker.core.durable.store_facts import StoreFacts
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.events import (
     ChainRead,
+    Disconnect,
     ReadStore,
     RefuseRebuild,
+    Send,
     StartAttempt,
     TakeGeneration,
 )
 from ftcomm_tracker.core.group_state import GroupState, JobState
-from ftcomm_tracker.core.rebuild.decision import Rebuild, Rebuilt, attempt_of
+from ftcomm_tracker.core.rebuild.decision import Rebuild, Rebuilt, attempt_of, how_to_start_again
 from ftcomm_tracker.core.rebuild.journal_loss import take_up
-
-
-@dataclass(frozen=True, slots=True)
-class RebuildRefusal:
-    """Reason for which a job is not taken up from its workers, and what to do."""
-
-    cause: str
-    remedy: str
 
 
 def attempt_to_hear(before: Durable, chain: ChainFacts) -> str:
@@ -49,7 +46,7 @@ def attempt_to_hear(before: Durable, chain: ChainFacts) -> str:
 def advance_rebuilding(group: GroupState, rebuild: Rebuild) -> GroupState | None:
     """Take the next step; the group once its workers have said all, and its store if it has one."""
     store = rebuild.store
-    if store.is_over:
+    if rebuild.is_over:
         return None
     found = rebuild.decide()
     if found is None:
@@ -66,29 +63,27 @@ def advance_rebuilding(group: GroupState, rebuild: Rebuild) -> GroupState | None
     refusal = refusal_of(found, store.read.chain)
     if refusal is None:
         return take_up(group, rebuild, *with_store(found, store.read))
-    _refuse(group, rebuild, refusal)
+    _end(group, rebuild, refusal)
     return None
 
 
 def hear_in_time(group: GroupState, rebuild: Rebuild) -> None:
-    """Begin the next attempt if no member of the newest one lives, as far as that can be known."""
-    store, settings = rebuild.store, group.settings
-    if not store.job_id or store.is_over:
+    """Wait no longer than for a replacement: begin the next attempt, or give the job up."""
+    if rebuild.is_over or rebuild.standby is not None:
         return
-    has_members = rebuild.knows_a_plan
-    store.note_members(
-        are_here=has_members, now=group.now, reattach_within=settings.reattach_within
-    )
+    rebuild.note_time(group.now, group.settings)
+    store = rebuild.store
     if store.is_asked:  # all members are here
         return
     new = {hello.worker_id for hello in rebuild.waiting.values() if not hello.spare}
-    if not has_members and len(new) >= group.durable.world_size:
+    all_new = bool(store.job_id) and not rebuild.knows_a_plan
+    if all_new and len(new) >= group.durable.world_size:
         _begin_attempt(group, rebuild, "all its workers have been started anew")
-    elif group.now >= store.due(settings.replace_within):
-        missing = f"worker {', '.join(rebuild.missing()[:8])} has not come"
-        alone = rebuild.contradiction() or missing
-        reason = alone if has_members else "no member of it has come"
+    elif group.now >= rebuild.ends_at and store.job_id:
+        reason = "no member of it has come" if all_new else rebuild.lacks()
         _begin_attempt(group, rebuild, reason)
+    elif group.now >= rebuild.ends_at:
+        _give_up(group, rebuild)
 
 
 def _begin_attempt(group: GroupState, rebuild: Rebuild, reason: str) -> None:
@@ -96,12 +91,30 @@ def _begin_attempt(group: GroupState, rebuild: Rebuild, reason: str) -> None:
     if rebuild.generation > group.generation:  # workers have answered in it
         group.effects.append(TakeGeneration(rebuild.generation, ()))
     group.effects.append(StartAttempt())
-    rebuild.store.is_over, rebuild.remind_at = True, float("inf")
+    rebuild.is_over, rebuild.remind_at = True, float("inf")
 
 
-def _refuse(group: GroupState, rebuild: Rebuild, refusal: RebuildRefusal) -> None:
-    group.effects.append(RefuseRebuild(refusal.cause, refusal.remedy))
-    rebuild.store.is_over = True
+def _give_up(group: GroupState, rebuild: Rebuild) -> None:
+    """Tell those that wait that this tracker ends.
+
+    It is no decision about the job: another tracker may lead the others.
+    """
+    waited_s = group.now - rebuild.since
+    cause = f"this tracker has no journal of the job: {rebuild.lacks()}, after {waited_s:.0f} s"
+    for conn in rebuild.waiting:
+        group.effects += [
+            Send(conn, Refused(TrackerLostError.__name__, cause)),
+            Disconnect(conn, "this tracker ends"),
+        ]
+    newest = rebuild.newest_answer()
+    store = JobSettings.from_wire(newest[0].settings).checkpoint if newest else ""
+    remedy = how_to_start_again(newest[0].world_size if newest else 0, store)
+    _end(group, rebuild, TrackerLostError(cause, remedy=remedy))
+
+
+def _end(group: GroupState, rebuild: Rebuild, error: FtcommError) -> None:
+    group.effects.append(RefuseRebuild(error))
+    rebuild.is_over = True
     group.state = JobState.OVER
     group.end.is_reported = True
 
@@ -109,27 +122,23 @@ def _refuse(group: GroupState, rebuild: Rebuild, refusal: RebuildRefusal) -> Non
 # --- does the store fit the workers? ------------------------------------------------------------
 
 
-def refusal_of(found: Rebuilt, chain: ChainFacts) -> RebuildRefusal | None:
+def refusal_of(found: Rebuilt, chain: ChainFacts) -> ConfigError | None:
     """Explain why the workers' job cannot go on with this chain; None if it can."""
     job_id, url = found.durable.job_id, found.settings.checkpoint
     series, attempt = attempt_of(job_id)
-    anew = (
-        f"start the tracker with -n {found.durable.world_size} --checkpoint {url}, without"
-        " --rebuild: the next attempt begins from the newest checkpoint"
-    )
     if chain.series not in ("", series):
         text = f"the workers are of job {job_id}, and the store {url} has job {chain.series}"
-        return RebuildRefusal(text, "give the workers' job its own store back")
+        return ConfigError(text, remedy="give the workers' job its own store back")
     if chain.newest_attempt > attempt:
         text = f"attempt {chain.newest_attempt} of the workers' job {job_id} has begun from {url}"
-        return RebuildRefusal(text, f"{anew}, and these workers end")
+        return ConfigError(text, remedy=how_to_start_again(found.durable.world_size, url))
     if chain.epochs or chain.ended is not None:
         text = f"job {job_id} was started with --standby: its store {url} says who leads"
-        return RebuildRefusal(text, "start the tracker with --standby, without --rebuild")
+        return ConfigError(text, remedy="start the tracker with --standby, without --rebuild")
     is_recorded = attempt in [each.attempt for each in chain.attempts]
     if not is_recorded and attempt != 1:
         text = f"the store {url} has no record of the workers' job {job_id}"
-        return RebuildRefusal(text, "see why the store lacks its newest records")
+        return ConfigError(text, remedy="see why the store lacks its newest records")
     return None
 
 

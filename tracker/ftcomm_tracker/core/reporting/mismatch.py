@@ -7,6 +7,7 @@ whoever noticed it, and wherever the ranks stand by now.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ftcomm.config.plurals import counted
 from ftcomm.protocol.messages import Calls, Leaf, Leaves
 from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.protocol.signature import (
@@ -48,44 +49,117 @@ def explain(
         leaves: the parts of the ranks' states, where these differ; some may be missing.
         restarted: ranks whose process is not the first one, with the worker's name.
     """
-    if evidence.version > PRELUDE:
-        return _states(evidence, calls, leaves, restarted)
-    known = _known(evidence, calls, restarted)
-    position = _first_difference(known) or min(side.position for side in evidence.sides)
-    sides = [side for side in known if side.position == position and side.signature]
-    groups = _grouped(sides)
-    if len(groups) < 2:
-        return _unknown(evidence, calls, restarted)
-    odd = min(groups[1:], key=len)[0].rank
-    parts = [f"ranks disagree about collective {position}: {_called(groups)}"]
-    parts += _differences(groups)
-    parts += _ahead(position, calls)
-    named = {side.rank for side in sides}
-    parts += _hints(named, position.version, calls, restarted)
-    return Explained("; ".join(parts), position, odd)
+    known = _Known(evidence, calls, leaves, restarted)
+    return known.states() if evidence.version > PRELUDE else known.called()
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """All that is known, and what it says."""
+
+    evidence: Evidence
+    calls: Mapping[int, Calls]
+    leaves: Mapping[int, Leaves]
+    restarted: Mapping[int, str]
+
+    def called(self) -> Explained:
+        """The first calls that differ."""
+        known = self._sides()
+        position = _first_difference(known) or min(side.position for side in self.evidence.sides)
+        sides = [side for side in known if side.position == position and side.signature]
+        groups = _grouped(sides)
+        if len(groups) < 2:
+            return self._unknown()
+        parts = [f"ranks disagree about collective {position}: {_called(groups)}"]
+        parts += [*_differences(groups), *self._ahead(position)]
+        parts += self._hints({side.rank for side in sides}, position.version)
+        return Explained("; ".join(parts), position, min(groups[1:], key=len)[0].rank)
+
+    def _sides(self) -> list[Side]:
+        """Every call that is known: the ranks' own words, and what the report says of the others.
+
+        A restarted rank may leave out the rest of its prelude: where others have loaded, its load
+        is not compared with what they called there.
+        """
+        others_have_loaded = any(said.position.past_load for said in self.calls.values())
+        known = [
+            Side(rank, made.position, made.signature, made.site)
+            for rank, said in sorted(self.calls.items())
+            for made in said.calls
+            if not (others_have_loaded and rank in self.restarted and made.signature[:1] == _LOAD)
+        ]
+        heard = {(side.rank, side.position) for side in known if side.signature}
+        sides = self.evidence.sides
+        return known + [s for s in sides if s.log or (s.rank, s.position) not in heard]
+
+    def _unknown(self) -> Explained:
+        """No position is known at which two ranks differ: say where each of them was seen."""
+        sides = sorted(self.evidence.sides, key=lambda side: (side.log, side.position, side.rank))
+        text = " but ".join(f"{_group_text([s])} as collective {s.position}" for s in sides)
+        position = sides[0].position
+        hints = self._hints({side.rank for side in sides}, position.version)
+        cause = "; ".join([f"ranks disagree: {text}", *hints])
+        return Explained(cause, position, sides[-1].rank)
+
+    def _ahead(self, position: Position) -> list[str]:
+        """Describe the ranks that have made more calls since than others, and their calls now."""
+        later = {
+            rank: [made for made in said.calls if made.position > position]
+            for rank, said in sorted(self.calls.items())
+        }
+        fewest = min(map(len, later.values()), default=0)
+        return [
+            f"rank {rank} is {counted(len(made) - fewest, 'call')} ahead, in"
+            f" {signature_text(made[-1].signature)} at {made[-1].site}"
+            for rank, made in later.items()
+            if len(made) > fewest
+        ][:MOST_GROUPS]
+
+    def _hints(self, ranks: Iterable[int], version: int) -> list[str]:
+        """Describe restarted ranks; a restart after the last checkpoint is the usual cause."""
+        texts, recent = [], False
+        for rank in sorted(set(ranks) & self.restarted.keys())[:MOST_GROUPS]:
+            loaded = self.calls[rank].loaded if rank in self.calls else PRELUDE
+            since = f" from checkpoint {loaded}" if loaded > PRELUDE else ""
+            texts.append(f"rank {rank} (worker {self.restarted[rank]}) was restarted{since}")
+            recent |= loaded in (PRELUDE, version)
+        return [f"{', '.join(texts)}: {USUAL_CAUSE}"] if recent else texts
+
+    def states(self) -> Explained:
+        """The states that differ."""
+        evidence, (usual, odd) = self.evidence, self._unequal()
+        sides = [side for side in evidence.sides if side.rank in self.calls] or evidence.sides
+        site = next((side.site for side in sides if side.site), "") or "an unknown line"
+        names = _ranks_text(usual), _ranks_text(odd)
+        parts = [f"ranks disagree about collective {evidence.position}: {names[0]} and {names[1]}"]
+        parts[0] += f" passed different states to checkpoint() at {site}"
+        parted = [
+            next((self.leaves[rank].leaves for rank in ranks if rank in self.leaves), None)
+            for ranks in (usual, odd)
+        ]
+        if parted[0] is not None and parted[1] is not None:
+            parts.append(_where(parted[0], parted[1], *names))
+        parts += self._hints([*usual, *odd], evidence.position.version)
+        return Explained("; ".join(parts), evidence.position, odd[0])
+
+    def _unequal(self) -> tuple[list[int], list[int]]:
+        """The ranks of the state that most have, and those of another one."""
+        groups: dict[bytes, list[int]] = {}
+        for rank, said in sorted(self.calls.items()):
+            if said.digest:
+                groups.setdefault(said.digest, []).append(rank)
+        if len(groups) < 2:
+            ranks = [side.rank for side in self.evidence.sides]
+            return ranks[:1], ranks[1:2]
+
+        def unusual(ranks: list[int]) -> tuple[int, bool, int]:
+            return -len(ranks), not self.restarted.keys().isdisjoint(ranks), ranks[0]
+
+        usual, odd, *_ = sorted(groups.values(), key=unusual)
+        return usual, odd
 
 
 # --- the calls ----------------------------------------------------------------------------------
-
-
-def _known(
-    evidence: Evidence, calls: Mapping[int, Calls], restarted: Mapping[int, str]
-) -> list[Side]:
-    """Every call that is known: the ranks' own words, and what the report says of the others.
-
-    A restarted rank may leave out the rest of its prelude: where others have loaded, its load is
-    not compared with what they called there.
-    """
-    others_have_loaded = any(said.position.past_load for said in calls.values())
-    known = [
-        Side(rank, made.position, made.signature, made.site)
-        for rank, said in sorted(calls.items())
-        for made in said.calls
-        if not (others_have_loaded and rank in restarted and made.signature[:1] == _LOAD)
-    ]
-    heard = {(side.rank, side.position) for side in known if side.signature}
-    known += [s for s in evidence.sides if s.log or (s.rank, s.position) not in heard]
-    return known
 
 
 def _first_difference(known: Iterable[Side]) -> Position | None:
@@ -137,91 +211,7 @@ def _labelled_site(group: Sequence[Side]) -> str:
     return next((side.site for side in group if function_of_site(side.site)), group[0].site)
 
 
-def _ahead(position: Position, calls: Mapping[int, Calls]) -> list[str]:
-    """Describe the ranks that have made more calls since than others, and their current calls."""
-    later = {
-        rank: [made for made in said.calls if made.position > position]
-        for rank, said in calls.items()
-    }
-    fewest = min(map(len, later.values()), default=0)
-    texts = []
-    for rank, made in sorted(later.items()):
-        count = len(made) - fewest
-        if count:
-            many = "1 call" if count == 1 else f"{count} calls"
-            now = f"in {signature_text(made[-1].signature)} at {made[-1].site}"
-            texts.append(f"rank {rank} is {many} ahead, {now}")
-    return texts[:MOST_GROUPS]
-
-
-def _unknown(
-    evidence: Evidence, calls: Mapping[int, Calls], restarted: Mapping[int, str]
-) -> Explained:
-    """No position is known at which two ranks differ: say where each of them was seen."""
-    sides = sorted(evidence.sides, key=lambda side: (side.log, side.position, side.rank))
-    text = " but ".join(f"{_group_text([side])} as collective {side.position}" for side in sides)
-    position = sides[0].position
-    parts = [f"ranks disagree: {text}"]
-    parts += _hints({side.rank for side in sides}, position.version, calls, restarted)
-    return Explained("; ".join(parts), position, sides[-1].rank)
-
-
-# --- restarts -----------------------------------------------------------------------------------
-
-
-def _hints(
-    ranks: Iterable[int], version: int, calls: Mapping[int, Calls], restarted: Mapping[int, str]
-) -> list[str]:
-    """Describe the restarted ranks; a restart after the last checkpoint is the usual cause."""
-    texts, recent = [], False
-    for rank in sorted(set(ranks) & restarted.keys())[:MOST_GROUPS]:
-        loaded = calls[rank].loaded if rank in calls else PRELUDE
-        since = f" from checkpoint {loaded}" if loaded > PRELUDE else ""
-        texts.append(f"rank {rank} (worker {restarted[rank]}) was restarted{since}")
-        recent |= loaded in (PRELUDE, version)
-    return [f"{', '.join(texts)}: {USUAL_CAUSE}"] if recent else texts
-
-
 # --- the states ---------------------------------------------------------------------------------
-
-
-def _states(
-    evidence: Evidence,
-    calls: Mapping[int, Calls],
-    leaves: Mapping[int, Leaves],
-    restarted: Mapping[int, str],
-) -> Explained:
-    sides = [side for side in evidence.sides if side.rank in calls] or list(evidence.sides)
-    usual, odd = _unequal(evidence, calls, restarted)
-    site = next((side.site for side in sides if side.site), "") or "an unknown line"
-    parts = [f"ranks disagree about collective {evidence.position}"]
-    parts[0] += f": {_ranks_text(usual)} and {_ranks_text(odd)} passed different states to"
-    parts[0] += f" checkpoint() at {site}"
-    one = next((leaves[rank].leaves for rank in usual if rank in leaves), None)
-    other = next((leaves[rank].leaves for rank in odd if rank in leaves), None)
-    if one is not None and other is not None:
-        parts.append(_where(one, other, _ranks_text(usual), _ranks_text(odd)))
-    parts += _hints([*usual, *odd], evidence.position.version, calls, restarted)
-    return Explained("; ".join(parts), evidence.position, odd[0])
-
-
-def _unequal(
-    evidence: Evidence, calls: Mapping[int, Calls], restarted: Mapping[int, str]
-) -> tuple[list[int], list[int]]:
-    """The ranks of the state that most have, and those of another one."""
-    groups: dict[bytes, list[int]] = {}
-    for rank, said in sorted(calls.items()):
-        if said.digest:
-            groups.setdefault(said.digest, []).append(rank)
-    if len(groups) < 2:
-        ranks = [side.rank for side in evidence.sides]
-        return ranks[:1], ranks[1:2]
-
-    def unusual(ranks: list[int]) -> tuple[int, bool, int]:
-        return -len(ranks), not restarted.keys().isdisjoint(ranks), ranks[0]
-
-    usual, odd, *_ = sorted(groups.values(), key=unusual)
-    return usual, odd
 
 
 def _where(one: Sequence[Leaf], other: Sequence[Leaf], usual: str, odd: str) -> str:

@@ -1,169 +1,336 @@
-"""`ftcomm-tracker status`: the document that the tracker sends, and what people see of it."""
+"""`ftcomm-tracker status`: the job as JSON-able values, and in words; pure.
 
-import json
-from collections.abc import Mapping, Sequence
-from functools import partial
+`FIELDS` is the table of the document: each key, what it is in the group, and its text for a person.
+`COLUMNS` is the table of the members' text.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from ftcomm.config.plurals import counted
-from ftcomm.protocol.field_types import MAX_CONTROL_FRAME, MAX_WORLD_SIZE
-from ftcomm_tracker.core.reporting.lost_hosts import MAX_NAMED
-from ftcomm_tracker.core.reporting.short_lists import with_short_lists
-from ftcomm_tracker.core.reporting.store_text import store_line
+from ftcomm.protocol.operator_messages import WorkerStatusReply
+from ftcomm.protocol.position import Position
+from ftcomm.protocol.signature import signature_text
+from ftcomm_tracker.core.group_formation import MAX_ROWS, missing_list, missing_workers
+from ftcomm_tracker.core.group_state import GroupState, JobState, Peer
+from ftcomm_tracker.core.relay_routing import route_rows
+from ftcomm_tracker.core.reporting.lost_hosts import MAX_NAMED, host_text
+from ftcomm_tracker.core.spares import spare_rows
+from ftcomm_tracker.core.standby.watch import Phase, Standby
 
-MAX_DOCUMENT = MAX_CONTROL_FRAME - 1024  # bytes; ASCII, so characters are bytes
-_LEFT_OUT_ROOM = 512  # for what says that something was left out
 SCHEMA = 1  # of the document: raised when a field goes or changes its meaning, not when one comes
+STANDBY = "STANDBY"
+MAX_NAMED_PEERS = 16  # of one blocked rank, so that a document of 1,024 ranks stays bounded
+NEVER = float("inf")
+Row = Mapping[str, Any]
 
 
-def status_document(snapshot: Mapping[str, Any]) -> str:
-    """The snapshot as text that fits one control frame, with shorter lists if need be."""
-    text = json.dumps(snapshot)
-    if len(text) <= MAX_DOCUMENT:
-        return text
-    members = sorted(snapshot["members"], key=partial(_interest, _fewer_wait(snapshot)))
-    others = MAX_DOCUMENT - min(len(json.dumps(members)), MAX_DOCUMENT // 2) - _LEFT_OUT_ROOM
-    short = with_short_lists({**snapshot, "members": []}, others)
-    room = MAX_DOCUMENT - len(json.dumps({**short, "members_left_out": MAX_WORLD_SIZE}))
-    shown = []
-    for row in members:
-        room -= len(json.dumps(row)) + len(", ")
-        if room < 0:
-            break
-        shown.append(row)
-    shown.sort(key=lambda row: int(row["rank"]))
-    if len(shown) < len(members):
-        short["members_left_out"] = len(members) - len(shown)
-    return json.dumps({**short, "members": shown})
+def snapshot(group: GroupState, now: float) -> dict[str, Any]:
+    """The job for `status`, as JSON-able values."""
+    return {
+        key: attrgetter(source)(group) if isinstance(source, str) else source(group, now)
+        for key, source, *_ in FIELDS
+    }
 
 
-def _fewer_wait(snapshot: Mapping[str, Any]) -> bool:
-    states = [state_of(row) for row in snapshot["members"]]
-    return states.count("blocked") < states.count("up")
-
-
-def _interest(fewer_wait: bool, row: Mapping[str, Any]) -> int:
-    """Rank a row by its interest to the reader: lower values are shown first."""
-    usual = ("blocked", "up", "closed") if fewer_wait else ("up", "blocked", "closed")
-    state = state_of(row)
-    return usual.index(state) + 1 if state in usual else 0
-
-
-def summary(snapshot: Mapping[str, Any]) -> str:
-    """One line for a live display."""
-    up = sum(row["connected"] for row in snapshot["members"])
-    late = [row["worker_id"] for row in snapshot["members"] if row["late"]]
-    slow = f", late: {' '.join(late)}" if late else ""
-    state = str(snapshot["state"]).lower()
-    if snapshot["world_size"] is None:  # nor is anything else known of a job that nobody has named
-        return state
-    return (
-        f"{state}, epoch {snapshot['epoch']},"
-        f" {up}/{snapshot['world_size']} ranks up, at {snapshot['progress']}{slow}"
-    )
-
-
-def table(snapshot: Mapping[str, Any]) -> str:
-    """The whole snapshot for a person."""
-    lines = [
-        f"job {snapshot['job_id']}: {summary(snapshot)}",
-        f"tracker {snapshot['address']}, generation {snapshot['generation']}",
-        f"{_process(snapshot)}, state in {snapshot['state_dir']}",
-    ]
-    if snapshot["final_version"] >= 0:
-        lines.append(f"finished at version {snapshot['final_version']}")
-    if snapshot["store"]:
-        lines.append(store_line(snapshot["store"]))
-    lines += [f"waiting for {what}" for what in snapshot["waiting_for"]]
-    lines += [
-        f"rank {route['via']} relays between ranks {route['ranks'][0]} and {route['ranks'][1]}:"
-        f" {route['why']}"
-        for route in snapshot["routes"]
-    ]
-    if snapshot["verdict"]:
-        lines.append(f"verdict {snapshot['verdict']['error']}: {snapshot['verdict']['cause']}")
-    if snapshot["members"]:
-        header = ("rank", "worker", "proc", "host", "state", "position", "lag", "")
-        rows = [header, *(_row(member) for member in snapshot["members"])]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
-        lines += ["", *("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)]
-    if snapshot.get("members_left_out"):
-        left_out = counted(snapshot["members_left_out"], "member")
-        lines.append(f"({left_out} like these, or well: not shown)")
-    lines += _spares(snapshot)
-    lines += _incidents(snapshot["incidents"])
-    if snapshot.get("left_out"):
-        parts = (f"{counted(n, 'row')} of {name}" for name, n in snapshot["left_out"].items())
-        lines += ["", f"(too long to show: {', '.join(parts)})"]
+def table(document: Row) -> str:
+    """The whole document for a person."""
+    lines = [f"job {document['job_id']}: {summary(document)}"]
+    for key, _, text in FIELDS:
+        value = document[key]
+        if callable(text):
+            lines += text(document)
+        elif text and value not in (None, -1):
+            lines += [text.format(each) for each in (value if isinstance(value, list) else [value])]
     return "\n".join(lines)
 
 
-def _spares(snapshot: Mapping[str, Any]) -> list[str]:
-    """One line for each spare, and one if there are fewer than the job is to have."""
-    rows = [row for row in snapshot["spares"] if row["is_spare"]]
-    lines = []
-    for row in rows:
-        zone = f", zone {row['zone']}" if row["zone"] else ""
-        name = f"spare {row['worker_id']} (pid {row['pid']}) on {row['host']}{zone}"
-        lines.append(name + _prefetched(row))
-    wanted = snapshot["spares_wanted"]
-    if len(rows) < wanted and snapshot["final_version"] < 0:
-        lines.append(f"{len(rows)} of {counted(wanted, 'spare')} are here")
-    return ["", *lines] if lines else []
-
-
-def _prefetched(row: Mapping[str, Any]) -> str:
-    """The checkpoint that a spare has fetched in advance."""
-    if row["age_s"] is None:
-        return ", holds no checkpoint yet"
-    size = f"{row['nbytes'] / 1e6:.1f} MB"
-    return f", holds checkpoint {row['version']} ({row['age_s']:.0f} s old), {size}"
-
-
-def _process(snapshot: Mapping[str, Any]) -> str:
-    if snapshot["pid"] is None:  # read from the journal
-        return "which has ended"
-    return f"pid {snapshot['pid']}, up {snapshot['uptime_s']} s"
-
-
-def _row(member: Mapping[str, Any]) -> tuple[str, ...]:
+def summary(document: Row) -> str:
+    """One line for a live display."""
+    up = sum(row["connected"] for row in document["members"])
+    late = [row["worker_id"] for row in document["members"] if row["late"]]
+    slow = f", late: {' '.join(late)}" if late else ""
+    state = str(document["state"]).lower()
+    if document["world_size"] is None:  # nor is anything else known of a job that nobody has named
+        return state
     return (
-        str(member["rank"]),
-        str(member["worker_id"]),
-        str(member["incarnation"]),
-        str(member["host"]),
-        state_of(member),
-        str(member["position"] or "-"),
-        str(member["lag"] or "-"),
-        _remark(member),
+        f"{state}, epoch {document['epoch']},"
+        f" {up}/{document['world_size']} ranks up, at {document['progress']}{slow}"
     )
 
 
-def state_of(member: Mapping[str, Any]) -> str:
-    """One word: closed, gone, late, fetching, blocked or up."""
-    if member["closed"]:
-        return "closed"
-    if not member["connected"]:
-        return "gone"
-    if member["late"]:
-        return "late"
-    if member["fetching"]:
-        return "fetching"
-    return "blocked" if member["blocked"] else "up"
+# --- values -------------------------------------------------------------------------------------
 
 
-def _remark(member: Mapping[str, Any]) -> str:
-    state, blocked = state_of(member), member["blocked"]
-    if state == "gone" and member["gone_s"] is not None:
-        death = member["death"]
-        how = "" if death is None else f": pid {death['pid']} {death['how']}"
-        return f"for {member['gone_s']:.1f} s{how}"
-    if state == "late":
-        return f"no heartbeat for {member['silent_s']:.1f} s"
-    if state == "blocked":
-        who = ranks(blocked["on"]) if blocked["on"] else "the record of its checkpoint"
-        return f"on {who} for {blocked['for_s']:.1f} s, {blocked['site']}"
-    return ""
+def _left(until: float, now: float) -> float | None:
+    """Seconds until a time; None for never."""
+    return None if until == NEVER else round(until - now, 3)
+
+
+def _row(subject: Any, *names: str, **more: Any) -> dict[str, Any]:
+    """These attributes of `subject`, and `more`."""
+    return {**{name: getattr(subject, name) for name in names}, **more}
+
+
+def _world_size(group: GroupState, _: float) -> int | None:
+    """Number of workers; None before anybody has named it to a tracker without a journal."""
+    if group.rebuild is None or group.rebuild.world_size is not None:
+        return group.durable.world_size
+    newest = group.rebuild.newest_answer()
+    return newest[0].world_size if newest else None
+
+
+def _missing(group: GroupState, now: float) -> dict[str, Any] | None:
+    """The workers that are missing before the group can form."""
+    if group.state is not JobState.FORMING:
+        return None
+    durable, peers = group.durable, [peer.hello for peer in group.members.peers.values()]
+    names, unnamed = missing_workers(
+        durable.world_size,
+        {hello.worker_id for hello in peers if not hello.spare},
+        group.launches.workers,
+        [name for name, _ in durable.incarnations],
+        {hello.worker_id for hello in peers if hello.spare},
+    )
+    workers = [
+        {
+            "worker_id": name,
+            "was_here": durable.incarnation_of(name) > 0,
+            "starting": group.launches.row(name, now),
+        }
+        for name in names
+    ]
+    return {"ends_s": _left(group.forming.ends_at, now), "workers": workers, "unnamed": unnamed}
+
+
+def _rebuild(group: GroupState, now: float) -> dict[str, Any] | None:
+    """Workers that a tracker without a journal awaits."""
+    rebuild = group.rebuild
+    if rebuild is None or rebuild.standby is not None:
+        return None
+    here = sorted(hello.worker_id for hello in rebuild.waiting.values())
+    return {
+        "job_id": rebuild.job_id,
+        "here": here[:MAX_ROWS],
+        "missing": rebuild.missing()[:MAX_ROWS],
+        "needs": rebuild.needs(),
+        "ends_s": _left(rebuild.ends_at, now),
+    }
+
+
+def _standby_of(group: GroupState) -> Standby | None:
+    return None if group.rebuild is None else group.rebuild.standby
+
+
+def _standby(group: GroupState, now: float) -> dict[str, Any] | None:
+    """For whom a tracker waits; None for one that leads."""
+    standby = _standby_of(group)
+    if standby is None:
+        return None
+    own = {"phase": standby.phase.value, "since_s": round(now - standby.since, 3)}
+    url = group.settings.checkpoint
+    return _row(standby, "job_id", "leader", "is_silent", "trouble", url=url, **own)
+
+
+def _recorded_for(group: GroupState, now: float) -> float | None:
+    """Seconds for which a plan or an end has waited for its record in the store (rule R19)."""
+    since = group.permits.since
+    return None if since == NEVER else round(now - since, 3)
+
+
+def _awaited_in_grace(group: GroupState) -> list[int]:
+    """Closed members that are awaited, since they may hold what nobody else does."""
+    return group.closed_and_away() if group.epochs.grace_until < NEVER else []
+
+
+def _grace(group: GroupState, now: float) -> float | None:
+    return _left(group.epochs.grace_until, now) if _awaited_in_grace(group) else None
+
+
+def _reattach(group: GroupState, now: float) -> float | None:
+    is_due = group.state is JobState.REATTACHING
+    return _left(group.epochs.reattach_by, now) if is_due else None
+
+
+def _lost_hosts(group: GroupState, _: float) -> list[dict[str, Any]]:
+    return [{"host": host, "workers": names} for host, names in group.lost_hosts()[0]]
+
+
+def _recovery(group: GroupState, now: float) -> dict[str, Any] | None:
+    incident = group.epochs.incident
+    if incident is None:
+        return None
+    return _row(incident, "epoch", "reason", since_s=round(now - incident.started_at, 3))
+
+
+def _store(group: GroupState, now: float) -> dict[str, Any] | None:
+    """The job's store and its newest checkpoint; None without one."""
+    versions, will = group.versions, group.end.last_will
+    if not versions.is_on:
+        return None
+    return _row(
+        versions,
+        *("attempt", "newest", "trouble"),
+        url=group.settings.checkpoint,
+        every=group.settings.checkpoint_every,
+        age_s=None if versions.newest_at is None else round(now - versions.newest_at, 3),
+        writing=sorted(versions.pending),
+        last_will=None if will is None else will.version,
+    )
+
+
+def _members(group: GroupState, now: float) -> list[dict[str, Any]]:
+    furthest, members, rows = group.members.progress(), group.members, []
+    for rank, place in enumerate(group.durable.places):
+        peer = members.peers.get(members.slots.get(rank, -1))
+        since, death = members.empty_since.get(rank), None
+        if peer is None:
+            death = members.deaths.of(place.worker_id)
+        facts = {
+            "rank": rank,
+            "connected": peer is not None,
+            "closed": rank in group.durable.closed_ranks,
+            "gone_s": None if since is None else round(now - since, 3),
+            "death": None if death is None else death.to_dict(),
+            "starting": group.launches.row(place.worker_id, now) if peer is None else None,
+            "reported": rank in group.epochs.reports,
+            "fetching": group.state is JobState.RUNNING and rank in group.epochs.awaiting_fetch,
+        }
+        own = _connection(peer, group.epochs.in_force, furthest, now)
+        rows.append(_row(place, "worker_id", "incarnation", "host", **facts, **own))
+    return rows
+
+
+def _connection(peer: Peer | None, epoch: int, furthest: Position, now: float) -> dict[str, Any]:
+    """The facts that only a connection of the member has; all None without one."""
+    if peer is None:
+        unknown = ("pid", "start", "position", "lag", "silent_s", "blocked", "log_bytes")
+        return {**dict.fromkeys(unknown), "late": False}
+    return _row(
+        peer.hello,
+        *("pid", "start"),
+        position=str(peer.position),
+        lag=_lag(peer.position, furthest),
+        late=peer.late,
+        silent_s=round(now - peer.last_heard, 3),
+        blocked=_blocked(peer, epoch),
+        log_bytes=None if peer.heartbeat is None else peer.heartbeat.log_bytes,
+    )
+
+
+def _lag(position: Position, furthest: Position) -> str:
+    """Format the lag of a member: ``"0"``, ``"3"`` collectives, or ``"2v"`` checkpoints."""
+    versions = furthest.version - position.version
+    return f"{versions}v" if versions > 0 else str(max(furthest.seqno - position.seqno, 0))
+
+
+def _blocked(peer: Peer, epoch: int) -> dict[str, Any] | None:
+    """The peers that it waits for; who was blocked in an older epoch is not any more."""
+    beat = peer.heartbeat
+    if beat is None or beat.blocked is None or beat.epoch != epoch:
+        return None
+    return {
+        "on": list(beat.blocked.peers[:MAX_NAMED_PEERS]),
+        "call": signature_text(beat.blocked.signature),
+        "site": beat.blocked.site,
+        "for_s": round(beat.blocked.blocked_ms / 1000, 3),
+    }
+
+
+def _waiting_for(group: GroupState, now: float) -> list[str]:
+    if group.state is JobState.FORMING:
+        return [f"{who} to join" for who in _missing_words(group, now)]
+    if (row := _standby(group, now)) is not None:
+        return [f"its turn to lead: {standby_line(row)}"]
+    if group.rebuild is not None:
+        return [f"worker {name} to come" for name in group.rebuild.missing()[:MAX_ROWS]]
+    names = [place.worker_id for place in group.durable.places]
+    hosts, others = group.lost_hosts()
+    absent = [f"{host_text(*lost)} to come back" for lost in hosts]
+    absent += [f"worker {name} to come back" for name in others]
+    if group.state is JobState.COLLECTING:
+        silent = sorted(set(group.members.slots) - set(group.epochs.reports))
+        closed = _awaited_in_grace(group)
+        absent += [f"the report of worker {names[rank]}" for rank in silent]
+        absent += [f"worker {names[rank]} to come back, though it has closed" for rank in closed]
+    return absent
+
+
+def _missing_words(group: GroupState, now: float) -> list[str]:
+    missing = _missing(group, now)
+    return [] if missing is None else missing_list(missing["workers"], missing["unnamed"])
+
+
+def missing_text_of(group: GroupState) -> str:
+    """The workers that have yet to come, in words."""
+    return ", ".join(_missing_words(group, group.now))
+
+
+def _verdict(group: GroupState, _: float) -> dict[str, str] | None:
+    decision = group.durable.fatal_decision
+    return None if decision is None else _row(decision, "error", "cause")
+
+
+def standing_of(group: GroupState, worker_id: str, number: int) -> WorkerStatusReply:
+    """Answer question `number` of the supervisor of `worker_id`."""
+    # The end of an attempt is none of the job: a supervisor starts its worker into the next one.
+    fatal_decision = None if group.awaits_next_attempt else group.durable.fatal_decision
+    is_told = not (group.end.awaits_record or group.end.was_overtaken)
+    return WorkerStatusReply(
+        number=number,
+        connected=group.is_connected(worker_id),
+        missed=group.misses(worker_id),
+        closed=group.has_closed(worker_id),
+        progress=group.members.furthest,
+        state=group.state.value,
+        epoch=group.epochs.in_force,
+        detect_within_ms=round(group.settings.detect_within * 1000),
+        over=fatal_decision is not None or (is_told and group.durable.final_version >= 0),
+        error=fatal_decision.error if fatal_decision else "",
+        cause=fatal_decision.cause if fatal_decision else "",
+        generation=group.generation if group.rebuild is None else group.rebuild.generation,
+        process=group.launches.standing(worker_id),
+        replace_within_ms=round(group.settings.replace_within * 1000),
+        attempt=group.durable.attempt,
+    )
+
+
+# --- words --------------------------------------------------------------------------------------
+
+
+def standby_line(row: Row) -> str:
+    """A tracker that does not lead, in one line."""
+    if row["phase"] == Phase.ASKING.value:
+        return "this tracker leads since its record is in the store, and awaits a worker's word"
+    who = row["leader"] or "another tracker"
+    silent = ", which does not beat in the store any more" if row["is_silent"] else ""
+    return f"standby for {row['since_s']:.0f} s: {who} leads the job of {row['url']}{silent}"
+
+
+def standby_needs(row: Row) -> str:
+    """Explain in words when this tracker leads."""
+    if row["trouble"]:
+        return f"the store cannot be read: {row['trouble']}"
+    if row["phase"] == Phase.ASKING.value:
+        return "it waits for a worker that knows the job's settings, then goes on"
+    if row["is_silent"]:
+        return "it leads as soon as a worker dials it"
+    return "it leads when that one is lost: when it beats no longer, or when all workers come here"
+
+
+def store_line(store: Row) -> str:
+    """The job's store in one line."""
+    line = f"attempt {store['attempt']}, {newest_text(store)} in {store['url']}"
+    return f"{line}; {store['trouble']}" if store["trouble"] else line
+
+
+def newest_text(store: Row) -> str:
+    """Name the newest durable checkpoint and its age."""
+    if store["newest"] < 0:
+        return "no durable checkpoint yet"
+    age = "" if store["age_s"] is None else f", {store['age_s']:.0f} s old"
+    return f"durable checkpoint {store['newest']}{age}"
 
 
 def ranks(numbers: Sequence[int]) -> str:
@@ -176,12 +343,7 @@ def ranks(numbers: Sequence[int]) -> str:
     return f"ranks {', '.join(first)} and {last}" if first else f"rank {last}"
 
 
-def _incidents(incidents: list[Mapping[str, Any]]) -> list[str]:
-    lines = ["", "last recoveries:"] if incidents else []
-    return lines + [f"  {incident_line(incident)}" for incident in incidents]
-
-
-def incident_line(incident: Mapping[str, Any]) -> str:
+def incident_line(incident: Row) -> str:
     """One recovery in one line: what it was, what it cost."""
     times = ", ".join(f"{name} {ms}" for name, ms in incident["ms"].items() if name != "total")
     cut_short = "" if incident["completed"] else " until it was cut short"
@@ -193,6 +355,128 @@ def incident_line(incident: Mapping[str, Any]) -> str:
     )
 
 
-def death_text(death: Mapping[str, Any]) -> str:
+def death_text(death: Row) -> str:
     """Describe in words how one process ended."""
     return f"worker {death['worker']} (pid {death['pid']} on {death['host']}) {death['how']}"
+
+
+def _tracker_lines(document: Row) -> Iterable[str]:
+    process = "which has ended"  # read from the journal
+    if document["pid"] is not None:
+        process = f"pid {document['pid']}, up {document['uptime_s']} s"
+    yield f"tracker {document['address']}, generation {document['generation']}"
+    yield f"{process}, state in {document['state_dir']}"
+
+
+def _store_lines(document: Row) -> Iterable[str]:
+    return [store_line(document["store"])] if document["store"] else []
+
+
+def state_of(member: Row) -> str:
+    """One word: closed, gone, late, fetching, blocked or up."""
+    if member["closed"]:
+        return "closed"
+    if not member["connected"]:
+        return "gone"
+    return next((word for word in ("late", "fetching", "blocked") if member[word]), "up")
+
+
+def _remark(member: Row) -> str:
+    state, blocked, death = state_of(member), member["blocked"], member["death"]
+    if state == "gone" and member["gone_s"] is not None:
+        how = "" if death is None else f": pid {death['pid']} {death['how']}"
+        return f"for {member['gone_s']:.1f} s{how}"
+    if state == "late":
+        return f"no heartbeat for {member['silent_s']:.1f} s"
+    if state == "blocked":
+        who = ranks(blocked["on"]) if blocked["on"] else "the record of its checkpoint"
+        return f"on {who} for {blocked['for_s']:.1f} s, {blocked['site']}"
+    return ""
+
+
+COLUMNS: tuple[tuple[str, Callable[[Row], Any]], ...] = (
+    ("rank", lambda member: member["rank"]),
+    ("worker", lambda member: member["worker_id"]),
+    ("proc", lambda member: member["incarnation"]),
+    ("host", lambda member: member["host"]),
+    ("state", state_of),
+    ("position", lambda member: member["position"] or "-"),
+    ("lag", lambda member: member["lag"] or "-"),
+    ("", _remark),
+)
+
+
+def _member_lines(document: Row) -> Iterable[str]:
+    if document["members"]:
+        rows = [[str(text(each)) for _, text in COLUMNS] for each in document["members"]]
+        rows.insert(0, [head for head, _ in COLUMNS])
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        yield ""
+        yield from ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+    if document.get("members_left_out"):
+        yield f"({counted(document['members_left_out'], 'member')} like these, or well: not shown)"
+
+
+def _spare_lines(document: Row) -> Iterable[str]:
+    """One line for each spare, and one if there are fewer than the job is to have."""
+    lines, wanted = [], document["spares_wanted"]
+    for row in [row for row in document["spares"] if row["is_spare"]]:
+        zone = f", zone {row['zone']}" if row["zone"] else ""
+        held = "holds no checkpoint yet"
+        if row["age_s"] is not None:
+            size = f"{row['nbytes'] / 1e6:.1f} MB"
+            held = f"holds checkpoint {row['version']} ({row['age_s']:.0f} s old), {size}"
+        lines.append(f"spare {row['worker_id']} (pid {row['pid']}) on {row['host']}{zone}, {held}")
+    if len(lines) < wanted and document["final_version"] < 0:
+        lines.append(f"{len(lines)} of {counted(wanted, 'spare')} are here")
+    return ["", *lines] if lines else []
+
+
+def _incident_lines(document: Row) -> Iterable[str]:
+    if document["incidents"]:
+        yield from ["", "last recoveries:"]
+        yield from (f"  {incident_line(incident)}" for incident in document["incidents"])
+    if document.get("left_out"):
+        parts = (f"{counted(n, 'row')} of {name}" for name, n in document["left_out"].items())
+        yield from ["", f"(too long to show: {', '.join(parts)})"]
+
+
+# --- the table ----------------------------------------------------------------------------------
+
+Value = Callable[[GroupState, float], Any]
+Lines = Callable[[Row], Iterable[str]]
+# Of each field in the order of the text: its key; where the group has it, or what makes it; and its
+# text, of each row of a list, or what makes its lines from the document.
+FIELDS: tuple[tuple[str, str | Value, str | Lines], ...] = (
+    ("job_id", "durable.job_id", ""),
+    ("state", lambda group, _: STANDBY if _standby_of(group) else group.state.value, ""),
+    ("epoch", "epochs.in_force", ""),
+    ("announced_epoch", "durable.epoch", ""),
+    ("generation", "generation", _tracker_lines),
+    ("world_size", _world_size, ""),
+    ("progress", lambda group, _: str(group.members.progress()), ""),
+    ("detect_within_s", "settings.detect_within", ""),
+    ("replace_within_s", "settings.replace_within", ""),
+    ("streams", "settings.streams", ""),
+    ("reattach_s", _reattach, ""),
+    ("missing", _missing, ""),
+    ("rebuild", _rebuild, ""),
+    ("standby", _standby, ""),
+    ("record_s", _recorded_for, ""),
+    ("grace_s", _grace, ""),
+    ("recovery", _recovery, ""),
+    ("final_version", "durable.final_version", "finished at version {}"),
+    ("store", _store, _store_lines),
+    ("waiting_for", _waiting_for, "waiting for {}"),
+    ("lost_hosts", _lost_hosts, ""),
+    (
+        "routes",
+        lambda group, _: route_rows(group.links, group.durable),
+        "rank {0[via]} relays between ranks {0[ranks][0]} and {0[ranks][1]}: {0[why]}",
+    ),
+    ("verdict", _verdict, "verdict {0[error]}: {0[cause]}"),
+    ("members", _members, _member_lines),
+    ("spares_wanted", "settings.spares", ""),
+    ("spares", spare_rows, _spare_lines),
+    ("incidents", lambda group, _: group.epochs.incidents[-10:], _incident_lines),
+)

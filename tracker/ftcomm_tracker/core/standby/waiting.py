@@ -134,22 +134,37 @@ def _taken_up(group: GroupState, rebuild: Rebuild, standby: Standby) -> GroupSta
         now=group.now,
         store=replace(facts, has_standby=True),
     )
-    old = tuple(
-        sorted({a for parts in rebuild.answers.values() for part in parts for a in part.lost})
-    )
+    new.epochs.reattach_by = standby.claimed_at + patience_s
+    old = {a for parts in rebuild.answers.values() for part in parts for a in part.lost}
+    text = f"goes on in generation {new.generation} under this tracker, from the store and what its"
+    text = f"job {durable.job_id} {text} workers know"
+    return succeed(group, rebuild, new, tuple(sorted(old)), "warning", text)
+
+
+def succeed(
+    group: GroupState,
+    rebuild: Rebuild,
+    new: GroupState,
+    old_trackers: tuple[str, ...],
+    level: str,
+    text: str,
+) -> GroupState:
+    """Let `new` take the place of a group whose job was not known: journal it, admit all who wait.
+
+    Returns:
+        `new`, as from a journal.
+    """
     new.launches = group.launches
     new.effects = [
         *group.effects,
-        TakeGeneration(new.generation, old),
-        Persist(durable),
+        TakeGeneration(new.generation, old_trackers),
+        Persist(new.durable),
+        *new.effects,
     ]
-    new.note(
-        "warning",
-        f"job {durable.job_id} goes on in generation {new.generation} under this tracker, from the"
-        " store and what its workers know",
-    )
-    new.epochs.reattach_by = standby.claimed_at + patience_s
-    _admit(new, rebuild)
+    new.note(level, text)
+    waiting = sorted(rebuild.waiting.items(), key=lambda each: (-each[1].plan_epoch, each[0]))
+    for conn, hello in waiting:
+        on_joined(new, conn, hello)
     return new
 
 
@@ -166,16 +181,8 @@ def _ended(group: GroupState, rebuild: Rebuild, standby: Standby) -> GroupState:
         now=group.now,
         store=facts,
     )
-    new.effects = [*group.effects, TakeGeneration(new.generation, ()), Persist(durable)]
-    new.note("info", f"the job {durable.end}, as its store says")
-    _admit(new, rebuild)
-    return new
-
-
-def _admit(group: GroupState, rebuild: Rebuild) -> None:
-    waiting = sorted(rebuild.waiting.items(), key=lambda each: (-each[1].plan_epoch, each[0]))
-    for conn, hello in waiting:
-        on_joined(group, conn, hello)
+    said = f"the job {durable.end}, as its store says"
+    return succeed(group, rebuild, new, (), "info", said)
 
 
 def _newest_answer(rebuild: Rebuild) -> tuple[KnownRoster | None, list[RosterEntry]]:

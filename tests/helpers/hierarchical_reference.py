@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ftcomm.collectives.reductions import Array, Reducer
-from ftcomm.testing.reference import combine_segments
+from ftcomm.testing.in_memory import combine_segments
 
 Groups = Sequence[Sequence[int]]  # the ranks of each host
 

@@ -1,9 +1,4 @@
-"""All ranks of a collective in one process, and the results as the definition has them.
-
-`run_in_memory` executes schedules, for tests and the simulator.  The ``expected_*`` functions
-compute the canonical results from their written definition and share no code with the schedules;
-the two are compared bit for bit.
-"""
+"""Schedules of all ranks of a collective, executed in one process: for tests and the simulator."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -150,16 +145,13 @@ def run_in_memory(
     *,
     rendezvous: bool = False,
 ) -> list[Array]:
-    """Execute one collective on all ranks; returns each rank's work.
+    """Execute one collective on all ranks; returns each rank's work; raises DeadlockError.
 
     Args:
         schedules: one per rank, in rank order.
         sources: each rank's input; a rank without one gives an empty array of the dtype.
         reducer: for reducing kinds.
         rendezvous: sends block until they are received, as with full socket buffers.
-
-    Raises:
-        DeadlockError: the schedules do not fit together.
     """
     network = _Network([], reducer, rendezvous)
     for schedule, sendbuf in zip(schedules, sources, strict=True):
@@ -173,127 +165,3 @@ def run_in_memory(
         for rank in network.ranks:
             reducer.finish(rank.recvbuf, rank.schedule.world_size)
     return [rank.recvbuf for rank in network.ranks]
-
-
-def knowledge(schedules: Sequence[Schedule]) -> list[set[int]]:
-    """For each rank, the ranks from which its result has a dataflow path (rule R3)."""
-    network = _Network([], None, rendezvous=True)
-    for schedule in schedules:
-        silent = _without_payload(schedule)
-        empty = np.zeros(0, np.uint8)
-        network.ranks.append(_Rank(silent, empty, empty, {schedule.rank}))
-    network.run()
-    return [rank.known for rank in network.ranks]
-
-
-def _without_payload(schedule: Schedule) -> Schedule:
-    steps = tuple(
-        Step(tag=step.tag, send_to=step.send_to, recv_from=step.recv_from)
-        for step in schedule.steps
-    )
-    return Schedule(
-        schedule.kind, schedule.algorithm, schedule.world_size, schedule.rank, 0, 0, steps
-    )
-
-
-# --- the definition -------------------------------------------------------------------------------
-
-
-def expected_ring(sources: Sequence[Array], reducer: Reducer) -> Array:
-    """Block b is ``(((x_b + x_b+1) + x_b+2) + ...)``, the ranks taken modulo n."""
-    world_size, result = len(sources), np.empty_like(sources[0])
-    lo = 0
-    for block in range(world_size):
-        length = result.size // world_size + (block < result.size % world_size)
-        part = slice(lo, lo + length)
-        total = sources[block][part].copy()
-        for hop in range(1, world_size):
-            operand = sources[(block + hop) % world_size][part]
-            total = _combined(reducer, total, operand)
-        result[part] = total
-        lo += length
-    reducer.finish(result, world_size)
-    return result
-
-
-def expected_doubling(sources: Sequence[Array], reducer: Reducer) -> Array:
-    """A tree over neighbours in rank order, lower operand first; see the module of doubling."""
-    values = _power_of_two_values(sources, reducer)
-    while len(values) > 1:
-        values = _paired(values, reducer)
-    reducer.finish(values[0], len(sources))
-    return values[0]
-
-
-def expected_halving(sources: Sequence[Array], reducer: Reducer) -> Array:
-    """The same tree, whose every level cuts the array in two halves before it combines them."""
-
-    def complete(values: Sequence[Array]) -> Array:
-        if len(values) == 1:
-            return values[0]
-        middle = (values[0].size + 1) // 2
-        lower = complete(_paired([value[:middle] for value in values], reducer))
-        upper = complete(_paired([value[middle:] for value in values], reducer))
-        return np.concatenate([lower, upper])
-
-    result = complete(_power_of_two_values(sources, reducer))
-    reducer.finish(result, len(sources))
-    return result
-
-
-def expected_ring_blocks(
-    sources: Sequence[Array], bounds: Sequence[int], reducer: Reducer
-) -> list[Array]:
-    """Block b is ``(((x_b+1 + x_b+2) + ...) + x_b)``, the ranks taken modulo n."""
-    world_size, blocks = len(sources), []
-    for block in range(world_size):
-        part = slice(bounds[block], bounds[block + 1])
-        total = sources[(block + 1) % world_size][part].copy()
-        for hop in range(2, world_size + 1):
-            total = _combined(reducer, total, sources[(block + hop) % world_size][part])
-        reducer.finish(total, world_size)
-        blocks.append(total)
-    return blocks
-
-
-def expected_halving_blocks(
-    sources: Sequence[Array], bounds: Sequence[int], reducer: Reducer
-) -> list[Array]:
-    """Operands half of the ranks apart meet, the blocks are halved, and so on with each half."""
-
-    def complete(values: Sequence[Array], cuts: Sequence[int]) -> list[Array]:
-        if len(values) == 1:
-            return [values[0].copy()]
-        half = len(values) // 2
-        blocks = []
-        for run in (cuts[: half + 1], cuts[half:]):
-            part = slice(run[0] - cuts[0], run[-1] - cuts[0])
-            operands = [value[part] for value in values]
-            pairs = zip(operands[:half], operands[half:], strict=True)
-            blocks += complete([_combined(reducer, *pair) for pair in pairs], run)
-        return blocks
-
-    results = complete(sources, bounds)
-    for result in results:
-        reducer.finish(result, len(sources))
-    return results
-
-
-def _power_of_two_values(sources: Sequence[Array], reducer: Reducer) -> list[Array]:
-    """Combine the first operands in pairs, until their number is a power of two."""
-    world_size, power = len(sources), 1
-    while power * 2 <= world_size:
-        power *= 2
-    extra = world_size - power
-    values = [_combined(reducer, sources[2 * pair], sources[2 * pair + 1]) for pair in range(extra)]
-    return values + [sendbuf.copy() for sendbuf in sources[2 * extra :]]
-
-
-def _paired(values: Sequence[Array], reducer: Reducer) -> list[Array]:
-    return [_combined(reducer, values[at], values[at + 1]) for at in range(0, len(values), 2)]
-
-
-def _combined(reducer: Reducer, left: Array, right: Array) -> Array:
-    out = np.empty_like(right)
-    combine_segments(reducer, left, right, out)
-    return out

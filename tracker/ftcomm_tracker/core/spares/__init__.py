@@ -1,1 +1,0 @@
-"""Workers that wait for a rank."""
