@@ -65,7 +65,7 @@ WORTH_THE_JUMP = {
     "chaos/ftcomm_chaos/runner/losses/everything_lost.py": "a kind of fault",
     "chaos/ftcomm_chaos/runner/losses/tracker_disk.py": "a kind of fault",
     "chaos/ftcomm_chaos/entry.py": "the entry point of the installed command",
-    "ftcomm/control/fetching/orders.py": "what all kinds of fetching have in common",
+    "ftcomm/control/fetching/orders.py": "shared by all kinds of fetching",
     "ftcomm/execution/fp_errors.py": "numpy's state of a thread, which no other module touches",
     "ftcomm/recovery/contributions/peer_parts.py": "a store of its own (R20)",
     "ftcomm/transport/pushback_link.py": "a kind of link",
