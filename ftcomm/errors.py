@@ -129,7 +129,7 @@ class LogLimitError(FtcommError, MemoryError):
 
 
 class StateChangedError(FtcommError):
-    """The script wrote to an array that a lazy checkpoint still holds (found in debug mode)."""
+    """The script wrote to an array of a lazy checkpoint (found by --verify checkpoints)."""
 
     exit_code = 82
     default_remedy = (

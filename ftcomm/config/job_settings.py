@@ -20,6 +20,7 @@ from ftcomm.config.setting_kinds import (
     SettingKind,
     StoreName,
     WholeNumber,
+    between,
     number,
     variable_of,
 )
@@ -180,6 +181,11 @@ class JobSettings:
     def __post_init__(self) -> None:
         for name, setting in SETTINGS.items():
             setting.kind.check(name, getattr(self, name))
+        # A journal or a welcome brings the constants too.
+        between("keep_by_all", self.keep_by_all, 0, MAX_LOG_BYTES, whole=True)
+        between("max_incarnations", self.max_incarnations, 1, 1_000_000, whole=True)
+        between("spare_fetch_rate", self.spare_fetch_rate, 1, MAX_LOG_BYTES, whole=True)
+        between("last_will", self.last_will, 0, MAX_WAIT_S)
 
     @property
     def heartbeat_every(self) -> float:

@@ -91,6 +91,10 @@ def test_overrides_beat_variables_and_variables_beat_defaults() -> None:
         ("form_within", -1),
         ("replace_within", -1),
         ("reattach_within", float("inf")),
+        ("keep_by_all", -1),
+        ("max_incarnations", 0),
+        ("spare_fetch_rate", 0),
+        ("last_will", float("nan")),
     ],
 )
 def test_a_setting_out_of_range_is_refused_by_its_variable(name: str, value: object) -> None:

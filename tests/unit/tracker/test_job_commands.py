@@ -1,6 +1,8 @@
 """The command `list`, what the registry forgets, and a command that finds the only running job."""
 
+import errno
 import json
+import os
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -178,6 +180,7 @@ def made_up(path: Path) -> Path:
     """A directory as a command makes it up, with a journal and a store."""
     (path / "store" / "data").mkdir(parents=True)
     (path / FILE_NAME).touch()
+    os.utime(path / FILE_NAME, (0.0, 0.0))  # so that a job's start says how new it is
     return path
 
 
@@ -205,6 +208,27 @@ def test_a_job_that_runs_or_is_elsewhere_is_never_forgotten(tmp_path: Path) -> N
     begin_a_job(tmp_path / "new")
     for job in (running, elsewhere, contained):
         assert (entry_path(job).exists(), Path(job.state_dir).exists()) == (True, True), job
+
+
+@pytest.mark.usefixtures("ten_newer")
+def test_a_long_job_that_has_just_crashed_is_among_the_newest(tmp_path: Path) -> None:
+    crashed = ended(made_up(tmp_path / "crashed"))
+    os.utime(tmp_path / "crashed" / FILE_NAME, (100.0, 100.0))
+    begin_a_job(tmp_path / "new")
+    assert (entry_path(crashed).exists(), Path(crashed.state_dir).exists()) == (True, True)
+
+
+@pytest.mark.usefixtures("ten_newer")
+def test_nothing_is_removed_where_the_file_system_has_no_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    job = ended(made_up(tmp_path / "made-up"))
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    begin_a_job(tmp_path / "new")
+    assert (entry_path(job).exists(), Path(job.state_dir).exists()) == (True, True)
 
 
 @pytest.mark.usefixtures("ten_newer")

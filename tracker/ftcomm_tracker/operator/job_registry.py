@@ -16,7 +16,7 @@ import shutil
 import stat
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -122,7 +122,8 @@ def register(job: OpenJob, command: str, *, temporary: bool) -> None:
         start=process.start,
         began=round(time.time(), 3),
     )
-    _put(entry)
+    if _put(entry):
+        _forget_old()
 
     def renew(durable: Durable) -> None:
         nonlocal entry
@@ -133,22 +134,21 @@ def register(job: OpenJob, command: str, *, temporary: bool) -> None:
     job.server.watch_job = renew
 
 
-def _put(entry: JobEntry) -> None:
+def _put(entry: JobEntry) -> bool:
+    """Write `entry` and remove the entries that it replaces; False if it cannot be written."""
     try:
         folder = jobs_folder()
     except ConfigError as error:
         log.warning("`ftcomm list` will not show this job: %s", error)
-        return
+        return False
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _write(entry_path(entry), json.dumps(asdict(entry)))
     except OSError as error:
         log.warning("`ftcomm list` will not show this job: %s: %s", folder, error.strerror)
-        return
-    entries = read_registry().entries
-    replaced = [old for old in entries if _is_replaced(old, entry)]
-    _remove(replaced)
-    _forget_old([old for old in entries if old not in replaced])
+        return False
+    _remove(old for old in read_registry().entries if _is_replaced(old, entry))
+    return True
 
 
 def _is_replaced(old: JobEntry, new: JobEntry) -> bool:
@@ -175,17 +175,27 @@ def unregister(job: OpenJob) -> None:
     )
 
 
-def _forget_old(entries: Sequence[JobEntry]) -> None:
+def _forget_old() -> None:
     """Remove all but the newest of the jobs that have ended here, with their temporary directories.
 
-    Another command that does the same at the same time does no harm.
-
-    Args:
-        entries: by the time of the jobs' start.
+    The newest are those whose journals were written last: a job of weeks that has just crashed is
+    newer than a short one of yesterday.  Another command may do the same at the same time.
     """
+    entries = read_registry().entries
     ended = [entry for entry in entries if entry.is_here and not entry.is_running()]
-    old = ended[:-KEPT_ENDED]
-    _remove(entry for entry in old if not entry.temporary or _is_removed(Path(entry.state_dir)))
+    for entry in sorted(ended, key=_last_written)[:-KEPT_ENDED]:
+        if not entry.temporary or _is_removed(Path(entry.state_dir)):
+            _remove([entry])
+
+
+def _last_written(entry: JobEntry) -> float:
+    """Time at which the journal of a job was last written; of none, the job's start."""
+    folder = Path(entry.state_dir)
+    written = [entry.began]
+    for name in (FILE_NAME, f"{FILE_NAME}-wal"):
+        with contextlib.suppress(OSError):
+            written.append((folder / name).stat().st_mtime)
+    return max(written)
 
 
 def _is_removed(made_up: Path) -> bool:
@@ -207,15 +217,18 @@ def _is_removed(made_up: Path) -> bool:
         return False
     if lock is None:
         return False
-    shutil.rmtree(made_up, ignore_errors=True)
+    if lock.keeps_others_out:
+        shutil.rmtree(made_up, ignore_errors=True)
     lock.close()
     return not made_up.exists()
 
 
 def _remove(entries: Iterable[JobEntry]) -> None:
+    """Remove the files of these entries, but for one that a command has just written anew."""
     for entry in entries:
-        with contextlib.suppress(OSError):
-            entry_path(entry).unlink()
+        with contextlib.suppress(OSError, ValueError):
+            if _read(entry_path(entry)) == entry:
+                entry_path(entry).unlink()
 
 
 def read_registry() -> Registry:

@@ -30,11 +30,13 @@ class StateLock:
 
     Attributes:
         path: the file.
+        keeps_others_out: False where the file system has no locks: others may have it as well.
     """
 
-    def __init__(self, path: Path, file: int) -> None:
+    def __init__(self, path: Path, file: int, *, keeps_others_out: bool = True) -> None:
         self.path = path
         self._file = file
+        self.keeps_others_out = keeps_others_out
 
     @classmethod
     def take(cls, state_dir: Path) -> "StateLock | None":
@@ -50,17 +52,18 @@ class StateLock:
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise ConfigError(f"lock {path}: {error.strerror or error}") from error
+        keeps_others_out = True
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(file)
             return None
         except OSError:  # a file system without locks
-            pass
+            keeps_others_out = False
         with contextlib.suppress(OSError):  # who holds it is for people
             os.truncate(file, 0)
             os.pwrite(file, f"pid {os.getpid()} on {platform.node()}\n".encode(), 0)
-        return cls(path, file)
+        return cls(path, file, keeps_others_out=keeps_others_out)
 
     def close(self) -> None:
         """Give the lock back, also where a forked child has yet to close its copy of the file."""

@@ -277,7 +277,8 @@ class Rebuild:
             self.since = min(self.since, now)
             newest = self.newest_answer()
             said = JobSettings.from_wire(newest[0].settings) if newest else settings
-            self.ends_at = self.since + said.replace_within
+            # No less than a tracker with its journal grants: members come one after the other.
+            self.ends_at = self.since + max(said.replace_within, said.reattach_within)
         else:
             if self.since < NEVER:  # they may have lost their connections alone
                 self.store.hear_until(now + settings.reattach_within)
