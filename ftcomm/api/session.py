@@ -87,6 +87,8 @@ class Session:
         self.broadcasts = UnprovenBroadcasts()
         self.call_stats = CallStats()  # counts calls by kind
         self.guard = CallGuard(self.ended_by)  # admits one call at a time
+        # What this communicator was given up by, until the others were told.
+        self._leaving_by: BaseException | None = None
         self._call_deadline = engine.call_deadline
         self._has_room: Callable[[int], None] = self.quota.check  # bound once, not in every call
         engine.report_log(self.quota.counter())
@@ -257,6 +259,9 @@ class Session:
 
     def _end(self) -> None:
         self.guard.is_closed = True
+        if self._leaving_by is not None:  # an interrupt may have come first, before: again
+            self.engine.leave(named(self._leaving_by))
+            self._leaving_by = None
         if not self.guard.lock.shut():  # a call of another thread uses what would be closed here
             self.engine.abort()
             return
@@ -294,8 +299,9 @@ class Session:
         This process can neither go on nor go back; it may `init` again as a new one.
         """
         if self.engine.error is not error and not self.guard.is_closed:
-            self.guard.is_closed = True  # first: for who interrupts this
-            self.engine.leave(named(error))
+            # First, and no call between: who ends this after an interrupt finds both.
+            self._leaving_by = error
+            self.guard.is_closed = True
         self._end()
 
 
