@@ -138,7 +138,7 @@ class Session:
             self.broadcasts.completed(kind, nbytes)
             result = submission.finish(stored)
             self.call_stats.add(kind, nbytes, time.perf_counter() - began)
-        except Exception as error:
+        except BaseException as error:
             self.give_up_if_past(before, error)
             raise
         return result
@@ -273,7 +273,8 @@ class Session:
         """Act on an error that leaves a call: a job-wide one ends this communicator for good.
 
         So does an interrupt, which is an error that is no `Exception`, such as Ctrl-C: others may
-        have completed the call.  A group of one has no others.
+        have completed the call.  A group of one has no others: there it is an end only where the
+        call was given up.
 
         Returns:
             the error of later calls; None if `error` is a local one, which changes nothing.
@@ -283,14 +284,14 @@ class Session:
                 return None
             self._end()
             return self.engine.error
-        if self.engine.world_size == 1:
+        if self.engine.world_size == 1 and not (self.guard.is_closed and self.guard.is_inside):
             return None
         self.give_up(error)
         return ClosedError(f"a call was ended by {named(error)}, and the communicator with it")
 
     def give_up_if_past(self, position: Position, error: BaseException) -> None:
         """A call at `position` raises: was it completed, so that its result is lost to the user?"""
-        if isinstance(error, Exception) and self.engine.position != position:
+        if self.engine.position != position:
             self.give_up(error)
 
     def give_up(self, error: BaseException) -> None:
