@@ -150,6 +150,9 @@ class RequestQueue:
                     raise failure
                 self._block_if_idle()  # Ctrl-C in `put` may have left the ownership with us
             return self._guard.lock.take()
+        except BaseException as error:  # it may be an interrupt, which nobody else hears of
+            self.heed(error)
+            raise
         finally:
             del self._users.holder[0]
 
@@ -372,8 +375,8 @@ class RequestQueue:
             del self._guard.lock.holder[0]
 
     def _forget_failure(self) -> None:
+        self._block_if_idle()  # first: where it is interrupted the failure is raised later
         self._failure = None
-        self._block_if_idle()
 
     def _made_after_hearing(self, error: BaseException) -> int | None:
         """Return how many calls were made after the user heard of `error`, which one has raised.
