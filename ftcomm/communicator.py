@@ -86,7 +86,8 @@ class Communicator:
     ``out=`` belong to the call until the handle's `wait` has returned.
 
     Ctrl-C in a call, or in a wait for one, ends this rank's part as `abort` does; so does any other
-    error that is no `Exception`. In a group of one the call is interrupted, and the script goes on.
+    error that is no `Exception`. In a group of one the call is interrupted, and the script goes on,
+    unless the result was complete: it is lost, and the communicator ends there too.
     """
 
     def __init__(

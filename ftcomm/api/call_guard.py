@@ -136,7 +136,8 @@ class CallGuard:
 
     def heed(self, error: BaseException) -> None:
         """An error has left a call: it may be the communicator's end."""
-        self.error = self._ended_by(error) or self.error
+        found = self._ended_by(error)  # first: it may set the error
+        self.error = self.error or found  # what ended it, and not what came behind
 
     def _enter_behind(self, limit: Limit | None, known: bytes) -> None:
         if self.is_inherited:

@@ -63,6 +63,7 @@ class Checkpoints:
         payload = self._payload(state, local, lazy=lazy and not durable, durable=durable)
         count = WITH_LOCAL * (local is not None) + LAZY * lazy + DURABLE * durable
         request = session.builder.plain(Kind.CHECKPOINT, call_site(), count=count)
+        before = engine.position
         try:
             self._check_lazy()
             version = engine.within(
@@ -72,8 +73,10 @@ class Checkpoints:
             self._keep_lazy(payload.state)
             seconds = time.perf_counter() - began
             session.call_stats.add(request.kind, payload.nbytes, seconds)
-        except Exception as error:
-            session.give_up(error)
+        except BaseException as error:
+            if isinstance(error, Exception):
+                session.give_up(error)
+            session.give_up_if_past(before, error)
             raise
         return version
 
@@ -114,7 +117,7 @@ class Checkpoints:
             restored = RestoredLocal(version, state, *own) if own else Restored(version, state)
             nbytes, seconds = len(checkpoint.value), time.perf_counter() - began
             session.call_stats.add(request.kind, nbytes, seconds)
-        except Exception as error:
+        except BaseException as error:
             session.give_up_if_past(before, error)
             raise
         return restored

@@ -166,7 +166,9 @@ class MessageCalls:
                 self._session.call_stats.add(Kind.RECV, nbytes, time.perf_counter() - began)
                 return asked.finish(value)
         except BaseException as error:  # of a signal's handler: a message may be lost
-            self._session.give_up(error)
+            if direct.has_taken or direct.is_filling or not isinstance(error, Exception):
+                self._session.give_up(error)
+            self.heed(error)
             raise
         return self.wait(asked)
 
@@ -190,6 +192,7 @@ class MessageCalls:
         except BaseException as error:
             if not (awaited.is_over and isinstance(error, Exception)):  # of a user's `from_state`
                 self._session.give_up(error)
+            self.heed(error)
             raise
         self.heed(awaited.error)
         raise awaited.error
@@ -214,6 +217,7 @@ class MessageCalls:
             self._port.cool()
         except BaseException as error:  # of a signal's handler: it would take a message
             self._session.give_up(error)
+            self.heed(error)
             raise
 
     def wait_elsewhere(self) -> None:

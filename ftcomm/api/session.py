@@ -87,6 +87,8 @@ class Session:
         self.broadcasts = UnprovenBroadcasts()
         self.call_stats = CallStats()  # counts calls by kind
         self.guard = CallGuard(self.ended_by)  # admits one call at a time
+        # What this communicator was given up by, until the others were told.
+        self._leaving_by: BaseException | None = None
         self._call_deadline = engine.call_deadline
         self._has_room: Callable[[int], None] = self.quota.check  # bound once, not in every call
         engine.report_log(self.quota.counter())
@@ -136,7 +138,7 @@ class Session:
             self.broadcasts.completed(kind, nbytes)
             result = submission.finish(stored)
             self.call_stats.add(kind, nbytes, time.perf_counter() - began)
-        except Exception as error:
+        except BaseException as error:
             self.give_up_if_past(before, error)
             raise
         return result
@@ -257,6 +259,9 @@ class Session:
 
     def _end(self) -> None:
         self.guard.is_closed = True
+        if self._leaving_by is not None:  # an interrupt may have come first, before: again
+            self.engine.leave(named(self._leaving_by))
+            self._leaving_by = None
         if not self.guard.lock.shut():  # a call of another thread uses what would be closed here
             self.engine.abort()
             return
@@ -268,7 +273,8 @@ class Session:
         """Act on an error that leaves a call: a job-wide one ends this communicator for good.
 
         So does an interrupt, which is an error that is no `Exception`, such as Ctrl-C: others may
-        have completed the call.  A group of one has no others.
+        have completed the call.  A group of one has no others: there it is an end only where the
+        call was given up.
 
         Returns:
             the error of later calls; None if `error` is a local one, which changes nothing.
@@ -278,14 +284,14 @@ class Session:
                 return None
             self._end()
             return self.engine.error
-        if self.engine.world_size == 1:
+        if self.engine.world_size == 1 and not (self.guard.is_closed and self.guard.is_inside):
             return None
         self.give_up(error)
         return ClosedError(f"a call was ended by {named(error)}, and the communicator with it")
 
     def give_up_if_past(self, position: Position, error: BaseException) -> None:
         """A call at `position` raises: was it completed, so that its result is lost to the user?"""
-        if isinstance(error, Exception) and self.engine.position != position:
+        if self.engine.position != position:
             self.give_up(error)
 
     def give_up(self, error: BaseException) -> None:
@@ -294,8 +300,9 @@ class Session:
         This process can neither go on nor go back; it may `init` again as a new one.
         """
         if self.engine.error is not error and not self.guard.is_closed:
-            self.guard.is_closed = True  # first: for who interrupts this
-            self.engine.leave(named(error))
+            # First, and no call between: who ends this after an interrupt finds both.
+            self._leaving_by = error
+            self.guard.is_closed = True
         self._end()
 
 

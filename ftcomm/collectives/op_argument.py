@@ -200,8 +200,8 @@ def reduction(
     return Reduction(
         function,
         name,
-        elementwise,
-        commutative,
+        bool(elementwise),
+        bool(commutative),
         bool(in_place),
         0 if itemsize is None else _checked_itemsize(itemsize),
     )
@@ -240,12 +240,15 @@ def _undeclared(function: Any) -> TypeError:
     plain = getattr(function, "__name__", "")
     variable = plain if isinstance(plain, str) and plain.isidentifier() else "f"
     name = described(function)
-    name = name if variable != "f" and 0 < len(name) <= MAX_NAME else "mine"
+    usable = variable != "f" and 0 < len(name) <= MAX_NAME
+    # No name that could be pasted: two functions that are called alike would be taken for one.
+    given = repr(name) if usable else "..."
+    choose = "" if usable else ", with a name of your own for the ..."
     return TypeError(
         f"op is {described(function)}, which is not declared as a reduction; use one of "
         f"{', '.join(NAMES)}, or give it a name that ranks can compare, elementwise=False if it "
-        "needs whole arrays, and commutative=False if the order of ranks is meant:\n"
-        f"    op = ftcomm.reduction({variable}, name={name!r})"
+        f"needs whole arrays, and commutative=False if the order of ranks is meant{choose}:\n"
+        f"    op = ftcomm.reduction({variable}, name={given})"
     )
 
 

@@ -47,9 +47,9 @@ class MessageHandles:
             with self._lock:
                 _end(call, asked, value, error)
                 self._changed.notify_all()
-                callbacks, call.callbacks = call.callbacks, None
-                if callbacks:
-                    self._callbacks.put(callbacks)
+                if call.callbacks:
+                    self._callbacks.put(call.callbacks)  # first: an interrupt may come behind it
+                call.callbacks = None
 
         handle = Handle(call, self)
         self.calls.post(self.calls.posted(asked, done))

@@ -140,18 +140,24 @@ class RequestQueue:
         if self.is_own_thread or not self._users.take():
             return False
         try:
-            self._wait_until(self._is_settled, limit)
-            with self._lock:
-                if self._is_over:
-                    return False
-                if self._failure is not None:
-                    failure = self._failure
-                    self._forget_failure()
-                    raise failure
-                self._block_if_idle()  # Ctrl-C in `put` may have left the ownership with us
-            return self._guard.lock.take()
+            return self._take_turn(limit)
+        except BaseException as error:  # it may be an interrupt, which nobody else hears of
+            self.heed(error)
+            raise
         finally:
             del self._users.holder[0]
+
+    def _take_turn(self, limit: QueuedLimit | None) -> bool:
+        self._wait_until(self._is_settled, limit)
+        with self._lock:
+            if self._is_over:
+                return False
+            if self._failure is not None:
+                failure = self._failure
+                self._forget_failure()
+                raise failure
+            self._block_if_idle()  # Ctrl-C in `put` may have left the ownership with us
+        return self._guard.lock.take()
 
     def _wait_until(self, holds: Callable[[], object], limit: QueuedLimit | None) -> None:
         """Wait, in a call with `limit`; no other thread makes one, so what was waited for stays."""
@@ -216,6 +222,11 @@ class RequestQueue:
                 call.callbacks.append(callback)
                 return
         self.callbacks.put([callback])
+
+    def is_pending(self, call: QueuedCall[Any]) -> bool:
+        """True if `call` has a place, and is not done; asked from any thread."""
+        with self._lock:
+            return call is self._running or call in self._waiting
 
     def look_again(self) -> None:
         """A pending call may have become due; from any thread."""
@@ -372,8 +383,8 @@ class RequestQueue:
             del self._guard.lock.holder[0]
 
     def _forget_failure(self) -> None:
+        self._block_if_idle()  # first: where it is interrupted the failure is raised later
         self._failure = None
-        self._block_if_idle()
 
     def _made_after_hearing(self, error: BaseException) -> int | None:
         """Return how many calls were made after the user heard of `error`, which one has raised.

@@ -430,7 +430,8 @@ class TaskEngine:
             call.is_due = lambda: task.is_due or self._line.job_has_ended
             self._queue.put(call)
         except BaseException:  # it has no place in the line of calls, or this incarnation has left
-            on_done(None)
+            if not self._queue.is_pending(call):  # else it ends with its own call
+                on_done(None)
             raise
 
     def _act(self, decided: Sequence[Ready | Skip]) -> None:

@@ -138,6 +138,15 @@ def test_what_ends_the_communicator_is_raised_by_later_calls() -> None:
         guard.run(fail)
 
 
+def test_later_calls_raise_what_ended_the_communicator_first() -> None:
+    guard = CallGuard(lambda error: ClosedError(str(error)))
+    for words in ("first", "second"):
+        guard.heed(ValueError(words))
+    guard.is_closed = True
+    with pytest.raises(ClosedError, match="first"):
+        guard.run(lambda: None)
+
+
 @pytest.mark.parametrize("is_beside", [True, False])
 def test_a_call_during_another_one_is_refused_wherever_it_is_made(is_beside: bool) -> None:
     """By another thread, a signal's handler, or a finalizer; one before or behind is admitted."""

@@ -94,9 +94,9 @@ def first(a: Array, _: Array) -> Array:
 HERE = "tests.unit.collectives.test_op_argument"
 UNDECLARED: dict[str, tuple[Any, str]] = {
     "a function": (first, f"reduction(first, name='{HERE}.first')"),
-    "a lambda": (lambda a, b: a + b, "reduction(f, name='mine')"),
-    "a partial": (functools.partial(first), "reduction(f, name='mine')"),
-    "an object": (Adder(), "reduction(f, name='mine')"),
+    "a lambda": (lambda a, b: a + b, "reduction(f, name=...)"),
+    "a partial": (functools.partial(first), "reduction(f, name=...)"),
+    "an object": (Adder(), "reduction(f, name=...)"),
     "a builtin of one array": (pow, "reduction(pow, name='pow')"),
     "a ufunc": (np.hypot, "reduction(hypot, name='numpy.hypot')"),
 }
@@ -123,6 +123,13 @@ def test_the_line_of_the_error_can_be_pasted(comm: ftcomm.Communicator) -> None:
     known: dict[str, Any] = {"ftcomm": ftcomm, "average": average}
     exec(str(caught.value).splitlines()[-1].strip(), known)
     assert comm.allreduce(np.ones(3), known["op"]).tolist() == [1.0] * 3
+
+
+def test_a_function_without_a_name_of_its_own_is_to_be_given_one(comm: ftcomm.Communicator) -> None:
+    with pytest.raises(TypeError, match="with a name of your own for the") as caught:
+        comm.allreduce(np.ones(3), lambda a, _: a)
+    with pytest.raises(TypeError, match="name is a ellipsis, must be a str"):
+        exec(str(caught.value).splitlines()[-1].strip(), {"ftcomm": ftcomm, "f": first})
 
 
 @pytest.mark.parametrize("op", [3, None])
@@ -175,6 +182,16 @@ def test_what_ranks_compare_is_the_name_and_what_the_function_needs() -> None:
     }
     assert len(hashes) == 14
     assert ftcomm.reduction(first, name="a").hash == ftcomm.reduction(pow, name="a").hash
+
+
+def test_needs_that_mean_the_same_have_one_hash() -> None:
+    """The needs of another rank may be numbers, or NumPy's truth values."""
+    truths: list[tuple[Any, Any]] = [(False, True), (0, 1), (np.False_, np.True_)]
+    hashes = {
+        ftcomm.reduction(first, name="a", elementwise=no, commutative=yes).hash
+        for no, yes in truths
+    }
+    assert len(hashes) == 1
 
 
 def test_a_name_on_the_wire_does_not_change() -> None:

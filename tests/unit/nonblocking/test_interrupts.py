@@ -14,7 +14,7 @@ import ftcomm
 from ftcomm import communicator
 from ftcomm.api import call_guard, checkpoints, collectives, persistent_calls, session
 from ftcomm.control import changes
-from ftcomm.errors import ThreadLimitError
+from ftcomm.errors import ClosedError, ThreadLimitError
 from ftcomm.nonblocking import (
     buckets,
     fused,
@@ -212,17 +212,46 @@ CALLS: dict[str, Callable[[ftcomm.Communicator], object]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_group_of_one_goes_on_wherever_a_call_is_interrupted(name: str) -> None:
+def test_a_group_of_one_goes_on_or_is_over_wherever_a_call_is_interrupted(name: str) -> None:
+    """It is over where a blocking call had its result, which is lost."""
     call = CALLS[name]
     for number in places():
         with ftcomm.init("none") as comm:
             comm.load_checkpoint(0)
             if not interrupted(lambda c=comm: call(c), number, *PATH, where=BY_SIGNAL):
                 break
+            if not comm.is_usable:
+                with pytest.raises(ClosedError, match="ended by KeyboardInterrupt"):
+                    comm.barrier()
+                continue
             call(comm)
             comm.barrier()
             comm.ibarrier().wait(WITHIN_S)
     assert number > 10
+
+
+PRELUDE = {"load": lambda comm: comm.load_checkpoint([0]), "prelude": CALLS["blocking"]}
+BLOCKING: dict[str, Callable[[ftcomm.Communicator], object]] = {
+    **PRELUDE,
+    "lazy checkpoint": lambda comm: comm.checkpoint([OTHER], lazy=True),
+}
+
+
+@pytest.mark.parametrize("name", BLOCKING)
+def test_an_interrupt_in_a_group_of_one_loses_no_completed_call(name: str) -> None:
+    call, seen = BLOCKING[name], set[bool]()
+    for number in places():
+        with ftcomm.init("none") as comm:
+            if name not in PRELUDE:
+                comm.load_checkpoint(0)
+            before = comm.position
+            if not interrupted(lambda c=comm: call(c), number, *PATH, where=BY_SIGNAL):
+                break
+            seen.add(comm.is_usable)
+            assert comm.is_usable == (comm.position == before)
+            if comm.is_usable:
+                call(comm)
+    assert seen == {True, False}
 
 
 def test_ctrl_c_while_the_thread_starts_does_not_leave_two_of_them(

@@ -232,6 +232,28 @@ def test_a_receive_that_is_cut_short_has_taken_nothing_or_this_process_leaves(ca
     assert min(gone_on, left) > 0
 
 
+def test_callbacks_of_a_receive_whose_end_is_cut_short_are_run_when_it_ends_again() -> None:
+    ends: list[Any] = []
+    put: list[Any] = []
+
+    def cut_short(callbacks: Any) -> None:
+        if not put:
+            put.append(None)
+            raise KeyboardInterrupt
+        put.extend(callbacks)
+
+    calls: Any = SimpleNamespace(posted=lambda _, done: done, post=ends.append)
+    line: Any = SimpleNamespace(prepare=lambda: None, put=cut_short)
+    asked: Any = SimpleNamespace(form=SimpleNamespace(what="irecv"))
+    handle = MessageHandles(calls, line).receive(asked)
+    handle.add_done_callback(print)
+    with pytest.raises(KeyboardInterrupt):
+        ends[0](None, ValueError())
+    for _ in range(2):
+        ends[0](None, ValueError())
+    assert len(put) == 2
+
+
 class Reader:
     """A link of rank 1 that has one message, for a thread that reads it for itself."""
 

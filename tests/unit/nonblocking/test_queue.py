@@ -454,3 +454,24 @@ def test_a_blocking_call_that_waits_for_its_turn_has_a_limit(
     assert (said.limit, said.signature, said.waits_for) == (Limit(9.0, 10.0), b"its signature", "")
     assert said.site.startswith("test_queue.py:")
     assert (line.ran, line.queue.earliest_limit()) == (["blocking"], None)
+
+
+def test_an_interrupt_where_a_failure_is_raised_is_heard_of_and_loses_nothing(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line.begin(work=raiser(ValueError("lost")))
+    interrupt: list[BaseException] = []
+
+    def cut_short() -> None:
+        interrupt.append(KeyboardInterrupt())
+        raise interrupt[0]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(line.queue, "_block_if_idle", cut_short)
+        with pytest.raises(KeyboardInterrupt):
+            line.call()
+    assert line.heard[-1] is interrupt[0]
+    with pytest.raises(ValueError, match="lost"):
+        line.call()
+    line.call("behind")
+    assert line.ran == ["behind"]

@@ -398,6 +398,27 @@ def test_ctrl_c_in_a_push_of_a_group_of_one_leaves_nothing_that_is_waited_for(
     assert comm.seqno == 1
 
 
+def test_ctrl_c_behind_the_placing_of_a_collective_does_not_end_its_task(
+    comm: ftcomm.Communicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, x, door = comm.engine(), np.ones(3), threading.Event()
+    engine.push(lambda: allowed(door), mutate=[x])
+    put = comm._nonblocking.queue.put
+
+    def put_and_raise(call: Any) -> None:
+        put(call)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(comm._nonblocking.queue, "put", put_and_raise)
+        with pytest.raises(KeyboardInterrupt):
+            engine.allreduce(x)
+    ended = [task.has_ended for task in engine._tasks.values()]
+    door.set()
+    engine.wait()
+    assert (ended, comm.seqno) == ([False, False], 1)
+
+
 def test_functions_may_neither_push_nor_wait(comm: ftcomm.Communicator) -> None:
     engine, x = comm.engine(), np.zeros(3)
     inside = [engine.wait, lambda: engine.push(print), lambda: engine.allreduce(x)]
