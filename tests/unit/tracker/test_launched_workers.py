@@ -91,12 +91,12 @@ def test_max_restarts_ends_the_job(workers: FakeWorkers) -> None:
 def test_deaths_that_are_further_apart_than_the_window_do_not_end_the_job(
     workers: FakeWorkers,
 ) -> None:
-    """The delays before the later restarts are longer than the window."""
+    """No two deaths of processes are as close together as this window."""
 
     async def script(child: FakeChild) -> int:
         return KILLED if child.start < 5 else await joins()(child)
 
-    done = workers.run(script, "--max-restarts", "1", "--restart-window", "0.001", n=1)
+    done = workers.run(script, "--max-restarts", "1", "--restart-window", "0.000001", n=1)
     assert (done.returncode, done.stderr.count("starting it again\n")) == (0, 4), done.stderr
 
 
