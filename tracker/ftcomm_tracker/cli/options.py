@@ -105,7 +105,7 @@ class GroupedCommand(click.Command):
         )
 
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
-        """As click makes it, with the name of the other one."""
+        """Return click's option, with a text that names the other one."""
         found = super().get_help_option(ctx)
         if found is not None:
             found.help = "This text; --help-all: all options"
