@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from ftcomm_chaos.commands.run import REPORT
+from ftcomm_chaos.report.run_record import RunRecord
 from ftcomm_chaos.report.verdict import Demands, judge
 from ftcomm_chaos.runner.job import JobSpec
 from ftcomm_chaos.runner.runner import ChaosRunOptions, run_once
@@ -222,12 +224,33 @@ def test_no_process_outlives_the_one_that_began_it(
 
 @pytest.mark.smoke
 def test_a_job_that_does_not_end_is_ended_and_is_a_violation(tmp_path: Path) -> None:
+    """Its time is over once both workers train, however long they take to start."""
     script = tmp_path / "train.py"
-    script.write_text(ENDLESS.replace("sys.argv[1]", "os.devnull"))
-    command = (sys.executable, str(script))
+    script.write_text(ENDLESS)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    command = (sys.executable, str(script), str(pipe))
     job = JobSpec("endless", tmp_path / "run", 2, command, (), (), environment())
-    record, _ = trio.run(run_once, job, ChaosRunOptions(limit_s=5.0))
+    clock = MockClock(rate=1.0)
+
+    def hear_of_both() -> None:
+        heard = 0
+        while heard < 2:
+            with pipe.open() as notes:
+                heard += len(notes.readlines())
+
+    async def run() -> RunRecord:
+        async with trio.open_nursery() as nursery:
+
+            async def end_its_time() -> None:
+                await trio.to_thread.run_sync(hear_of_both)
+                clock.jump(WALL_S)
+
+            nursery.start_soon(end_its_time)
+            return (await run_once(job, ChaosRunOptions(limit_s=WALL_S)))[0]
+
+    record = trio.run(run, clock=clock)
     looks = [read_proc_stat(process.pid) for process in record.processes]
     assert [look for look in looks if look is not None and look[0] != "Z"] == []
     assert len(looks) == 2
-    assert judge(record, [], Demands()).reasons[0].startswith("endless: no end within 5 s")
+    assert judge(record, [], Demands()).reasons[0].startswith("endless: no end within 110 s")

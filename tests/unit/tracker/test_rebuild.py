@@ -203,19 +203,40 @@ def test_a_member_that_comes_in_time_ends_the_wait() -> None:
     assert scenario.roster.state is JobState.RUNNING
 
 
-def test_the_wait_begins_anew_after_a_stall_and_when_no_member_is_left() -> None:
+def test_the_wait_begins_again_after_a_stall() -> None:
     scenario = rebuilding()
     come(scenario, 0, 1)
     scenario.now = 50.0
     scenario.tell(Stalled())
     scenario.tick(80.0)
-    due = [scenario.roster.next_deadline()]
+    assert scenario.roster.next_deadline() == 110.0
+
+
+def test_members_that_are_away_for_a_moment_find_the_same_wait() -> None:
+    """Their connections were lost, or they asked another tracker; the wait still has an end."""
+    scenario = rebuilding()
+    come(scenario, 0, 1)
     for conn in (1, 2):
         scenario.tell(ConnectionLost(conn, "gone"))
-    due.append(scenario.roster.snapshot(80.0)["rebuild"]["ends_s"])
+    scenario.tick(SETTINGS.reattach_within - 1.0)
     come(scenario, 0)
-    due.append(scenario.roster.snapshot(80.0)["rebuild"]["ends_s"])
-    assert due == [110.0, None, 60.0]
+    told, _ = given_up(scenario.tick(60.0))
+    assert list(told) == [1]
+
+
+def test_the_wait_ends_once_all_members_have_been_away_for_long() -> None:
+    scenario = rebuilding()
+    come(scenario, 0, 1)
+    scenario.tick(30.0)
+    for conn in (1, 2):
+        scenario.tell(ConnectionLost(conn, "gone"))
+    back_by = 30.0 + SETTINGS.reattach_within
+    due = [scenario.roster.next_deadline()]
+    scenario.tick(back_by)
+    due.append(scenario.roster.snapshot(back_by)["rebuild"]["ends_s"])
+    come(scenario, 0)
+    due.append(scenario.roster.snapshot(back_by)["rebuild"]["ends_s"])
+    assert due == [back_by, None, 60.0]
 
 
 def test_how_long_members_are_awaited_is_a_setting_of_the_job() -> None:

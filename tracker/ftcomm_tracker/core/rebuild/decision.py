@@ -97,7 +97,8 @@ class Rebuild:
         remind_at: when the operator is told again who is missing.
         standby: the tracker waits beside another one, and the store says when it leads.
         store: what is known of the job's store.
-        since: since when a worker is here that others have to join; `NEVER` while none is.
+        since: since when workers are here that others have to join; `NEVER` while none are.
+        away_since: since when all of them are away; `NEVER` while one is here.
         ends_at: when the wait for members ends.
         is_over: the next attempt begins, or this tracker ends.
     """
@@ -114,6 +115,7 @@ class Rebuild:
     standby: "Standby | None" = None
     store: KnownStore = field(default_factory=KnownStore)
     since: float = NEVER
+    away_since: float = NEVER
     ends_at: float = NEVER
     is_over: bool = False
     _shared: dict[tuple[RosterEntry, ...], tuple[RosterEntry, ...]] = field(default_factory=dict)
@@ -274,21 +276,28 @@ class Rebuild:
             settings: of the tracker; those that a worker names count instead.
         """
         if self.knows_a_plan or (self.is_asked and self.waiting):
-            self.since = min(self.since, now)
+            self.since, self.away_since = min(self.since, now), NEVER
             newest = self.newest_answer()
             said = JobSettings.from_wire(newest[0].settings) if newest else settings
             # No less than a tracker with its journal grants: members come one after the other.
             self.ends_at = self.since + max(said.replace_within, said.reattach_within)
-        else:
-            if self.since < NEVER:  # they may have lost their connections alone
+            return
+        if self.since < NEVER:
+            # They may have lost their connections alone, or ask another tracker for a while: who
+            # comes back in time finds the same wait, which so has an end.
+            if self.away_since == NEVER:
                 self.store.hear_until(now + settings.reattach_within)
-            self.since, self.ends_at = NEVER, self.store.until
+            self.away_since = min(self.away_since, now)
+            self.ends_at = self.away_since + settings.reattach_within
+            if now < self.ends_at:
+                return
+        self.since, self.away_since, self.ends_at = NEVER, NEVER, self.store.until
 
     def stalled(self, now: float, reattach_within: float) -> None:
         """Give members the whole time again: the tracker did not run and could not hear them."""
         self.store.hear_until(now + reattach_within)
-        if self.since < NEVER:
-            self.since = now
+        self.since = now if self.since < NEVER else NEVER
+        self.away_since = now if self.away_since < NEVER else NEVER
 
     def lacks(self) -> str:
         """Say in words why the job does not go on yet."""
