@@ -41,5 +41,5 @@ def test_a_job_goes_through_partitions(tmp_path: Path) -> None:
             {**at("1.6.0.0@done", "partition", **{"from": "tracker"}), "for": 2.0},
             {**at("0.8.0.0@done", "partition"), "for": 2.0},
         ],
-        *("-o", "detect-within=1"),
+        *("--detect-within", "1"),
     )

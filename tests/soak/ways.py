@@ -61,7 +61,7 @@ WAYS = {
     ),
     # The same with a store, in which the rebuilt tracker goes on recording.
     "stored-disk": LosingWay(
-        ("--lose-tracker-disk", "9s", "--kill-every", "3s", "-o", "checkpoint-every=1v"),
+        ("--lose-tracker-disk", "9s", "--kill-every", "3s", "--checkpoint-every", "1v"),
         spares=0,
     ),
     # `run` has tracker and workers; its state directory outlives the loss.

@@ -7,7 +7,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -38,19 +38,7 @@ from ftcomm_tracker.server.open_job import naming_options
 
 _UNITS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _FILE = click.Path(dir_okay=False, path_type=Path)
-OWN_OPTIONS = ("state-dir", "workers")
-FLAGS = {  # options of `run` without a value: with one, it would be taken for the command
-    name
-    for option in run_job.params
-    if isinstance(option, click.Option) and option.is_flag
-    for name in option.opts
-} | {"--help"}
-REFUSED = {  # options of `run` that are not for -o: why, and what to do
-    "spares": ("this command has --spares", "give that"),
-    "log-format": ("this command reads the lines of the job, and reads text", "leave it out"),
-    "resume": ("each run begins a job, and goes on after a loss of all", "leave it out"),
-}
-PATIENCE = ("max-restarts", "restart-window")  # not `serve`'s, but `supervise`'s
+PATIENCE = ("max_restarts", "restart_window")  # not `serve`'s, but `supervise`'s
 REPORT = "report.json"  # in the folder of --keep
 LOG_EVERY_S = 60.0  # of a session whose output is not a terminal
 LATE_SIGNALS_S = 0.05
@@ -145,9 +133,9 @@ class GivenOptions:
     limit: float | None
     compare: str | None
     chdir: bool
-    settings: tuple[str, ...]
     keep: Path | None
     html: Path | None
+    settings: dict[str, str]
 
 
 @click.command(
@@ -209,14 +197,6 @@ class GivenOptions:
 @click.option("--compare", metavar="FILE", help="Result that the script writes to {out}")
 @click.option("--chdir", is_flag=True, help="Run the script in {out}, a folder of its own")
 @click.option(
-    "-o",
-    "--option",
-    "settings",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Of `ftcomm-tracker run`: -o detect-within=1",
-)
-@click.option(
     "--keep",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
@@ -228,9 +208,13 @@ def run(**given: Any) -> None:
     """Run COMMAND as N workers without faults, then with faults, and compare.
 
     {out} in COMMAND names a folder that each run has for itself. Without --compare the last
-    results of the runs are compared.
+    results of the runs are compared. Settings of the job are given as to `ftcomm-tracker run`,
+    for example --detect-within 1.
     """
-    asked = GivenOptions(**given)
+    settings = {name: given.pop(name) for name in _SETTINGS}
+    asked = GivenOptions(
+        **given, settings={name: text for name, text in settings.items() if text is not None}
+    )
     try:
         if lacks := _lacks(asked):
             for lack in lacks:
@@ -245,14 +229,19 @@ def run(**given: Any) -> None:
     job = replace(request.job, folder=folder / request.job.folder)
     request = replace(request, job=job)
     progress = ProgressLine(is_terminal=sys.stderr.isatty())
-    session = trio.run(_until_signal, request, progress)
-    if isinstance(session, int):
-        progress.say(
-            f"{signal.Signals(session).name}: every process has been ended; {folder} is left"
-        )
-        sys.exit(128 + session)
+    session, caught = trio.run(_until_signal, request, progress)
     _report(asked, session, folder)
-    sys.exit(session.verdict.outcome)
+    sys.exit(128 + caught if caught else session.verdict.outcome)
+
+
+_own = {option.name for option in run.params}
+# As text: it is passed on to the commands of the job.
+_SETTINGS = {
+    option.name: click.Option(option.opts, type=str, hidden=True)
+    for option in run_job.params
+    if option.name in (*SETTINGS, *PATIENCE) and option.name not in _own
+}
+run.params += _SETTINGS.values()
 
 
 def _lacks(asked: GivenOptions) -> list[str]:
@@ -368,8 +357,8 @@ def _store_period(options: list[str], plan: list[dict[str, Any]], *, has_trace: 
     given = dict(zip(options[::2], options[1::2], strict=True))
     if "--checkpoint" in given:
         raise ConfigError(
-            "-o checkpoint: each run has a store of its own, in its folder",
-            remedy="leave it out; -o checkpoint-every=1v says how often a checkpoint goes there",
+            "--checkpoint: each run has a store of its own, in its folder",
+            remedy="leave it out; --checkpoint-every 1v says how often a checkpoint goes there",
         )
     loses_all = any(entry["kind"] == EVERYTHING for entry in plan)
     if not (loses_all or has_trace or "--checkpoint-every" in given):
@@ -389,26 +378,17 @@ def _inside(compare: str) -> str:
     return str(path)
 
 
-def _settings(given: Sequence[str]) -> tuple[list[str], list[str]]:
+def _settings(given: Mapping[str, str]) -> tuple[list[str], list[str]]:
     """Options for the job, and for who starts its workers again."""
     options: list[str] = []
     patience: list[str] = []
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not (re.fullmatch(r"[a-z-]+", name) and equals) or name in OWN_OPTIONS:
-            raise ConfigError(f"-o {text} is not NAME=VALUE of an option of ftcomm-tracker run")
-        if name in REFUSED:
-            reason, remedy = REFUSED[name]
-            raise ConfigError(f"-o {text}: {reason}", remedy=remedy)
-        if f"--{name}" in FLAGS:
-            reason = f"--{name} takes no value, and is not for runs of this command"
-            raise ConfigError(f"-o {text}: {reason}", remedy="leave it out")
-        (patience if name in PATIENCE else options).extend((f"--{name}", value))
+    for name, text in given.items():
+        (patience if name in PATIENCE else options).extend((_SETTINGS[name].opts[0], text))
     try:
         parsed = run_job.make_context("ftcomm-tracker run", [*options, *patience, "--", "true"])
     except click.UsageError as error:
-        remedy = "see ftcomm-tracker run --help"
-        raise ConfigError(f"-o: {error.format_message()}", remedy=remedy) from None
+        remedy = "see ftcomm-tracker run --help-all"
+        raise ConfigError(error.format_message(), remedy=remedy) from None
     settings = {name: parsed.params[name] for name in SETTINGS if name in parsed.params}
     with naming_options(settings):
         job_settings(settings, environ=_environment())
@@ -427,27 +407,28 @@ def _environment() -> dict[str, str]:
     return {name: text for name, text in environment.items() if "FAULTS" not in name}
 
 
-async def _until_signal(request: RunRequest, progress: ProgressLine) -> RunSession | int:
-    """Run the session; a signal ends every process and is returned."""
-    session: RunSession | int = 0
-    running = trio.CancelScope()
+async def _until_signal(request: RunRequest, progress: ProgressLine) -> tuple[RunSession, int]:
+    """Run the session; return it, and the first signal, which has cut it short."""
+    caught = 0
+    interrupted = trio.Event()
     async with trio.open_nursery() as nursery:
 
         async def watch() -> None:
-            nonlocal session
+            nonlocal caught
             ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
             with trio.open_signal_receiver(*ends) as signals:
                 async for number in signals:
-                    session = session or number
-                    running.cancel()
+                    if not caught:
+                        progress.say(f"{signal.Signals(number).name}: ending the present run")
+                    caught = caught or number
+                    interrupted.set()
 
         nursery.start_soon(watch)
-        with running:
-            session = await run_session(request, progress.say, progress.show)
+        session = await run_session(request, progress.say, progress.show, interrupted)
         # Whoever was impatient has sent more of them: `watch` takes these too, and they do nothing.
         await trio.sleep(LATE_SIGNALS_S)
         nursery.cancel_scope.cancel()
-    return session
+    return session, caught
 
 
 def _report(asked: GivenOptions, session: RunSession, folder: Path) -> None:

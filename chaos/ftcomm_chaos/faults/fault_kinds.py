@@ -45,6 +45,8 @@ class Target:
     def pick(self, job: "LiveJob", dice: random.Random) -> tuple[str, ...]:
         """The workers that are meant, now.
 
+        A random one has not been picked before in this job, as long as such a one runs.
+
         Raises:
             NotDeliveredError: a random one is asked for, and none runs.
         """
@@ -55,7 +57,9 @@ class Target:
         running = [worker for worker in job.workers if job.process(worker) is not None]
         if not running:
             raise NotDeliveredError("no worker runs")
-        return (dice.choice(running),)
+        worker = dice.choice([each for each in running if each not in job.picked] or running)
+        job.picked = job.picked | {worker} if worker not in job.picked else {worker}
+        return (worker,)
 
     def __str__(self) -> str:
         return f"worker {', '.join(self.workers)}" if self.workers else self.kind

@@ -90,7 +90,7 @@ class RunRecord:
     Attributes:
         name: ``without faults``, or which run with them.
         status: the launcher's (or tracker's) exit status; None if it had to be ended.
-        over_limit_s: the limit that it broke, None if it ended in time.
+        over_limit_s: the limit that it broke; None if it broke none.
         wall_s: from the start to the end.
         formed_s: when all workers had joined, None if they never had.
         result: SHA-256 of the file to compare, empty if it was not written.
@@ -101,6 +101,7 @@ class RunRecord:
         violations: what the checkers of histories found, in words.
         checkpoints: how many the job completed; None where the script left no history.
         attempts: those that followed the first one.
+        error: the job's error, as its launcher or tracker logged it; empty without one.
         tail: the last lines of output.
         folder: where everything is kept.
     """
@@ -118,8 +119,14 @@ class RunRecord:
     violations: list[str] = field(default_factory=list)
     checkpoints: int | None = None
     attempts: list[AttemptRow] = field(default_factory=list)
+    error: str = ""
     tail: list[str] = field(default_factory=list)
     folder: str = ""
+
+    @property
+    def is_cut_short(self) -> bool:
+        """True if a signal to this command has ended it."""
+        return self.status is None and self.over_limit_s is None
 
     @property
     def work_s(self) -> float:

@@ -25,13 +25,13 @@ LEGEND = (
 )
 
 
-def timeline(run: RunRecord, world_size: int) -> str:
-    """An inline SVG."""
+def timeline(run: RunRecord, world_size: int, length_s: float) -> str:
+    """An inline SVG, on which `length_s` seconds have the whole width."""
     lanes = _lanes(run, world_size)
     height = TOP + LANE * len(lanes) + 24
-    scale = (WIDTH - LEFT - 10) / max(run.wall_s, 1e-3)
+    scale = (WIDTH - LEFT - 10) / max(length_s, run.wall_s, 1e-3)
     parts = [f'<svg viewBox="0 0 {WIDTH} {height}" role="img" font-size="11">']
-    parts += _axis(run, scale, height)
+    parts += _axis(max(length_s, run.wall_s), scale, height)
     parts += _recoveries(run, scale, height)
     for index, name in enumerate(lanes):
         parts += _lane(run, name, TOP + LANE * index, scale)
@@ -61,14 +61,14 @@ def tick_step(length_s: float) -> float:
     )
 
 
-def _axis(run: RunRecord, scale: float, height: int) -> list[str]:
+def _axis(length_s: float, scale: float, height: int) -> list[str]:
     parts = []
-    step_s = tick_step(run.wall_s)
-    for tick in range(int(run.wall_s / step_s) + 1):
+    step_s = tick_step(length_s)
+    for tick in range(int(length_s / step_s) + 1):
         seconds = tick * step_s
         x = LEFT + seconds * scale
         parts.append(f'<line x1="{x:.1f}" y1="{TOP - 4}" x2="{x:.1f}" y2="{height - 18}"'
-                     ' stroke="#ddd"/>')  # fmt: skip
+                     ' stroke="#8884"/>')  # fmt: skip
         parts.append(f'<text x="{x:.1f}" y="{height - 5}" text-anchor="middle">{seconds:g} s'
                      "</text>")  # fmt: skip
     return parts

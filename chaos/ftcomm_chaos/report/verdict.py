@@ -87,14 +87,14 @@ def differs(reference: RunRecord, runs: Sequence[RunRecord]) -> bool:
 def _broken(run: RunRecord) -> list[str]:
     """List the faults of one run by itself."""
     found = []
-    if run.status is None:
+    if run.over_limit_s is not None:
         found.append(
             f"{run.name}: no end within {run.over_limit_s:.0f} s; `output.txt` in {run.folder}"
             " says what it waited for"
         )
-    elif run.status != 0:
+    elif run.status:
         last = next((line for line in reversed(run.tail) if line.strip()), "")
-        found.append(f"{run.name}: the job {describe_exit(run.status)}: {last}")
+        found.append(f"{run.name}: the job {describe_exit(run.status)}: {run.error or last}")
     found += [
         f"{run.name}: worker {process.who} (incarnation {process.number}, process {process.pid})"
         f" {process.how}, and no fault did that"
@@ -120,6 +120,9 @@ def _against(reference: RunRecord, run: RunRecord, what: str) -> list[str]:
 
 
 def _untested(reference: RunRecord, runs: Sequence[RunRecord], demands: Demands) -> list[str]:
+    cut = [run for run in (reference, *runs) if run.is_cut_short]
+    if cut:
+        return [f"{run.name}: cut short by a signal after {run.wall_s:.0f} s" for run in cut]
     if not reference.result:
         missing = f"{demands.result_name} is not there or empty after the run without faults"
         remedy = "name a file that the script writes to {out} by --compare"

@@ -138,6 +138,7 @@ class LiveJob(ABC):
     attempts: list[AttemptRow] = field(default_factory=list)
     past_incidents: list[dict[str, Any]] = field(default_factory=list)
     trouble: list[str] = field(default_factory=list)  # of the run's store, in words
+    picked: set[str] = field(default_factory=set)  # at random, since all have been
     _recorder: HarnessRecorder | None = None
     _children: list[Child] = field(default_factory=list)
     _news: trio.Event = field(default_factory=trio.Event)

@@ -19,7 +19,7 @@ _REBUILT = re.compile(r"ftcomm: job \S+ goes on in generation \d+ from what its 
 _ALL_CLOSED = "ftcomm: all ranks have closed"
 TAIL_LINES = 40
 # what a launcher puts before its own words; a worker's line begins with its id
-_STAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} [A-Z]+ (?=ftcomm: )")
+_STAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} (?P<level>[A-Z]+) (?=ftcomm: )")
 
 
 @dataclass(slots=True)
@@ -39,6 +39,7 @@ class ParsedOutput:
         seated: by rank, the spare that has taken it; else it is the worker's of that number.
         rebuilds: how many trackers have taken the job up from what its workers know.
         later_attempts: those that have begun after the first one, and from where.
+        error: the last that was logged as an error, without time and level; empty without one.
         tail: the last lines.
     """
 
@@ -53,6 +54,7 @@ class ParsedOutput:
     seated: dict[str, str] = field(default_factory=dict)
     rebuilds: int = 0
     later_attempts: list[tuple[int, str]] = field(default_factory=list)
+    error: str = ""
     tail: list[str] = field(default_factory=list)
 
     @property
@@ -83,7 +85,13 @@ class ParsedOutput:
     def hear(self, line: str) -> None:
         """Take in one line of the job's output."""
         self.tail = [*self.tail[-TAIL_LINES + 1 :], printable(line)]
-        line = line[stamp.end() :] if (stamp := _STAMP.match(line)) else line
+        if stamp := _STAMP.match(line):
+            line = line[stamp.end() :]
+        if stamp and stamp["level"] == "ERROR":
+            self.error = printable(line.removeprefix("ftcomm: "))
+        self._hear_words(line)
+
+    def _hear_words(self, line: str) -> None:
         if found := _GONE.match(line):
             for worker in self.expecting.keys() & set(re.split("[ ,]+", found[1])):
                 del self.expecting[worker]

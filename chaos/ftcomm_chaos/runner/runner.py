@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import trio
@@ -38,6 +38,7 @@ class ChaosRunOptions:
         compare: file in the output folder that holds the result, None for none.
         populate: starts and loses workers, in place of starting them all at once.
         show: is called with the progress of the run, in words, each second.
+        interrupted: once it is set, the run is cut short, which is no violation.
     """
 
     entries: Sequence[PlanEntry] = ()
@@ -48,6 +49,7 @@ class ChaosRunOptions:
     compare: str | None = None
     populate: Replay | None = None
     show: Callable[[str], object] | None = None
+    interrupted: trio.Event = field(default_factory=trio.Event)
 
 
 async def run_once(spec: JobSpec, options: ChaosRunOptions) -> tuple[RunRecord, FaultScheduler]:
@@ -89,10 +91,16 @@ async def _run_until(
         nursery.start_soon(options.populate.populate, job)
     status = 0
     with trio.move_on_after(options.limit_s) as limit:
+        nursery.start_soon(_cut_short, options.interrupted, limit)
         status = await job.run()
     for note in notes.take():  # a fault of the last moment is in the pipe when the job is over
         job.take_note(note, nursery)
     return status, not limit.cancelled_caught
+
+
+async def _cut_short(interrupted: trio.Event, run: trio.CancelScope) -> None:
+    await interrupted.wait()
+    run.cancel()
 
 
 async def _show_progress(
@@ -169,10 +177,11 @@ def record_of(
     ended_at: float,
 ) -> RunRecord:
     """Return the record of a finished run; `status` is None if the runner had to end it."""
+    is_cut_short = status is None and options.interrupted.is_set()
     record = RunRecord(
         name=spec.name,
         status=status,
-        over_limit_s=options.limit_s if status is None else None,
+        over_limit_s=None if is_cut_short or status is not None else options.limit_s,
         wall_s=ended_at,
         formed_s=job.formed_at,
         closed_s=job.closed_at,
@@ -195,6 +204,7 @@ def record_of(
         ],
         violations=job.trouble,
         attempts=job.attempts,
+        error=job.output.error,
         tail=job.output.tail,
         folder=str(spec.folder),
     )

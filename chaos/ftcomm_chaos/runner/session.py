@@ -21,6 +21,7 @@ from ftcomm_chaos.runner.trace_replay import Replay
 SLOWER = 20.0  # times a run without faults: more than that is not slow, it hangs
 STARTS_S = 120.0  # and this much for starting processes again
 REFERENCE_LIMIT_S = 86400.0
+NEVER = trio.Event()  # is not set
 Say = Callable[[str], None]
 
 
@@ -77,13 +78,19 @@ class RunSession:
         return self.reference.work_s * len(ended) / sum(run.work_s for run in ended)
 
 
-async def run_session(request: RunRequest, say: Say, show: Say | None = None) -> RunSession:
+async def run_session(
+    request: RunRequest,
+    say: Say,
+    show: Say | None = None,
+    interrupted: trio.Event = NEVER,
+) -> RunSession:
     """Run everything and judge it.
 
     Args:
         request: what to run.
         say: is called with a line for each step.
         show: is called each second with the progress of the present run; a later one replaces it.
+        interrupted: once it is set, the present run is cut short, and no other begins.
     """
     say("running without faults")
     options = ChaosRunOptions(
@@ -91,15 +98,16 @@ async def run_session(request: RunRequest, say: Say, show: Say | None = None) ->
         compare=request.compare,
         seed=request.seed,
         show=show,
+        interrupted=interrupted,
     )
     reference, peace, _ = await _run(request.job, options)
     say(_ended(reference))
     if reference.status != 0 or not reference.result:
         nothing = Demands(result_name=request.result_name)
         return RunSession(request, reference, [], judge(reference, [], nothing))
-    runs, missed = await _break_things(request, reference, peace, say, show)
+    runs, missed = await _break_things(request, reference, peace, say, options)
     again = None
-    if differs(reference, runs):
+    if differs(reference, runs) and not interrupted.is_set():
         say(
             "results differ: running without faults again, to see whether they differ by themselves"
         )
@@ -110,7 +118,11 @@ async def run_session(request: RunRequest, say: Say, show: Say | None = None) ->
 
 
 async def _break_things(
-    request: RunRequest, reference: RunRecord, peace: History | None, say: Say, show: Say | None
+    request: RunRequest,
+    reference: RunRecord,
+    peace: History | None,
+    say: Say,
+    usual: ChaosRunOptions,
 ) -> tuple[list[RunRecord], list[str]]:
     """Jobs with faults, one after another, until the time is over."""
     end = None if request.duration_s is None else trio.current_time() + request.duration_s
@@ -124,14 +136,12 @@ async def _break_things(
         say(f"running with faults{f', job {number + 1}' if number else ''}")
         lasts_s = max(request.duration_s or 0.0, trace_s)
         patience_s = SLOWER * reference.wall_s + STARTS_S + lasts_s
-        options = ChaosRunOptions(
+        options = replace(
+            usual,
             entries=() if request.trace else request.entries(),
-            seed=request.seed,
             run=number,
             stop_after_s=float("inf") if end is None else end - trio.current_time(),
             limit_s=request.limit_s or patience_s,
-            compare=request.compare,
-            show=show,
         )
         if request.trace:
             options = replace(options, populate=Replay(request.trace, request.speed))
@@ -174,7 +184,9 @@ def _named(job: JobSpec, name: str, folder: str) -> JobSpec:
 
 
 def _ended(run: RunRecord) -> str:
-    how = "no end in time" if run.status is None else f"status {run.status}"
+    how = f"status {run.status}"
+    if run.status is None:
+        how = "cut short" if run.is_cut_short else "no end in time"
     faults = f", {counted(len(run.delivered), 'fault')}" if run.deliveries else ""
     recoveries = sum(incident["completed"] for incident in run.incidents)
     return f"  {how} after {run.wall_s:.1f} s{faults}, {recoveries} recoveries"

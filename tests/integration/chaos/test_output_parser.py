@@ -162,6 +162,18 @@ def test_a_spare_has_the_rank_that_it_took_and_who_lost_it_has_none() -> None:
     assert [output.has_rank(worker) for worker in ("0", "1", "spare-0")] == before
 
 
+def test_the_last_error_of_the_launcher_is_kept() -> None:
+    output = ParsedOutput()
+    for level, text in (
+        ("ERROR", "ftcomm: not this one"),
+        ("ERROR", "ftcomm: CollectiveMismatchError: state differs"),
+        ("WARNING", "ftcomm: worker 2 exited with status 72"),
+    ):
+        output.hear(f"2026-11-28 20:13:17.134 {level} {text}")
+    output.hear("[0] 2026-11-28 20:13:17.134 ERROR ftcomm: a script that says what we say")
+    assert output.error == "CollectiveMismatchError: state differs"
+
+
 def test_the_tail_is_bounded() -> None:
     output = ParsedOutput()
     for number in range(3 * TAIL_LINES):

@@ -13,7 +13,9 @@ from click.testing import CliRunner
 
 from ftcomm_chaos.cli import main
 from ftcomm_chaos.commands import run as run_command
-from ftcomm_chaos.runner.session import RunRequest
+from ftcomm_chaos.report.verdict import Demands, judge
+from ftcomm_chaos.runner.session import RunRequest, RunSession
+from tests.integration.chaos.scenarios import run, session
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere all is refused")
 KILL = [{"at": {"position": "1.5.0.0@enter"}, "kind": "sigkill"}]
@@ -36,18 +38,13 @@ RANDOM = ("--kill-every", "2s")
         (["-n", "2", "--plan", "/none", "--", "true"], 2, "the plan /none cannot be read"),
         (["-n", "1", "--trace", "{quiet}", "--", "true"], 2, "the trace takes none of 1 worker"),
         (["-n", "2", *RANDOM, "--trace-speed", "20", "--", "true"], 2, "is for a trace"),
-        (["-n", "2", *RANDOM, "-o", "replica=3", "--", "true"], 2, "No such option"),
-        (["-n", "2", *RANDOM, "-o", "replicas=x", "--", "true"], 2, "not a valid integer"),
+        (["-n", "2", *RANDOM, "--replica", "3", "--", "true"], 2, "No such option"),
+        (["-n", "2", *RANDOM, "--replicas", "x", "--", "true"], 2, "not a valid integer"),
         (["-n", "2", *RANDOM, "--html", "/none/x.html", "--", "true"], 2, "no such folder"),
         (["-n", "2", *RANDOM, "--compare", "../x", "--", "true"], 2, "is not in {out}"),
-        (["-n", "2", *RANDOM, "-o", "state-dir=x", "--", "true"], 2, "is not NAME=VALUE"),
-        (["-n", "2", *RANDOM, "-o", "log-format=json", "--", "true"], 2, "reads text"),
-        (["-n", "2", *RANDOM, "-o", "resume=require", "--", "true"], 2, "begins a job"),
-        (["-n", "2", *RANDOM, "-o", "take-over=", "--", "true"], 2, "--take-over takes no"),
-        (["-n", "2", *RANDOM, "-o", "help=x", "--", "true"], 2, "--help takes no value"),
-        (["-n", "2", *RANDOM, "-o", "replicas=0", "--", "true"], 2, "--replicas is 0"),
-        (["-n", "2", *RANDOM, "-o", "verify=x", "--", "true"], 2, "--verify"),
-        (["-n", "2", "--lose-all", "2s", "-o", "checkpoint-every=x", "--", "true"], 2, "no period"),
+        (["-n", "2", *RANDOM, "--replicas", "0", "--", "true"], 2, "--replicas is 0"),
+        (["-n", "2", *RANDOM, "--verify", "x", "--", "true"], 2, "--verify"),
+        (["-n", "2", "--lose-all", "2s", "--checkpoint-every", "x", "--", "true"], 2, "no period"),
         (["-n", "5000", *RANDOM, "--", "true"], 2, "not in the range"),
         (["-n", "2", *RANDOM, "--keep", "{folder}", "--", "true"], 2, "name a folder that"),
         (["-n", "2", *RANDOM, "--duration", "2x", "--", "true"], 2, "is not a time such as"),
@@ -56,7 +53,7 @@ RANDOM = ("--kill-every", "2s")
             2,
             "which cannot be with the lose_all",
         ),
-        (["-n", "2", *RANDOM, "-o", "checkpoint=x", "--", "true"], 2, "a store of its own"),
+        (["-n", "2", *RANDOM, "--checkpoint", "x", "--", "true"], 2, "a store of its own"),
     ],
 )
 def test_what_cannot_be_run_is_refused_at_once(
@@ -84,10 +81,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[RunRequest]:
     """The requests of commands, each of which is interrupted at once."""
     requests: list[RunRequest] = []
 
-    def interrupted(_: object, request: RunRequest, progress: object) -> int:
+    def interrupted(_: object, request: RunRequest, progress: object) -> tuple[RunSession, int]:
         del progress
         requests.append(request)
-        return 2
+        return session(), 2
 
     monkeypatch.setattr(trio, "run", interrupted)
     return requests
@@ -104,7 +101,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[RunRequest]:
 def test_what_is_asked_for_at_random_is_in_the_plan(
     asked: list[RunRequest], options: list[str], kinds: list[str]
 ) -> None:
-    line = ["run", "-n", "2", *options, "-o", "max-restarts=3", "-o", "replicas=2", "--", "true"]
+    line = ["run", "-n", "2", *options, "--max-restarts", "3", "--replicas", "2", "--", "true"]
     done = CliRunner().invoke(main, line)
     assert done.exit_code == 128 + 2
     (request,) = asked
@@ -152,17 +149,21 @@ def test_who_is_impatient_and_interrupts_again_does_not_interrupt_the_cleaning_u
 ) -> None:
     scenario = []
 
-    async def session(*_: object) -> None:
+    async def play(
+        request: RunRequest, _: object, __: object, interrupted: trio.Event
+    ) -> RunSession:
         await trio.testing.wait_all_tasks_blocked()  # signals are listened to
-        try:
-            signal.raise_signal(signal.SIGINT)
-            await trio.sleep_forever()
-        finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.raise_signal(number)
-            scenario.append("cleaned up")
+        signal.raise_signal(signal.SIGINT)
+        await interrupted.wait()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.raise_signal(number)
+        scenario.append("cleaned up")
+        reference = run("without faults", status=None)
+        return RunSession(request, reference, [], judge(reference, [], Demands()))
 
-    monkeypatch.setattr(run_command, "run_session", session)
+    monkeypatch.setattr(run_command, "run_session", play)
     done = CliRunner().invoke(main, ["run", "-n", "2", *RANDOM, "--", "true"])
     assert (done.exit_code, scenario) == (128 + signal.SIGINT, ["cleaned up"]), done.output
-    assert "SIGINT: every process has been ended" in done.stderr
+    assert "SIGINT: ending the present run" in done.stderr
+    assert "NOTHING TESTED" in done.stdout
+    assert "without faults: cut short by a signal after 10 s" in done.stdout

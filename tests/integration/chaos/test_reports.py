@@ -30,6 +30,18 @@ def test_the_page_is_well_formed_and_needs_nothing_else() -> None:
     assert page.count('role="img"') == 3
 
 
+def test_all_timelines_have_one_scale() -> None:
+    page = report_page(session(run(wall_s=40.0), run(wall_s=20.0)))
+    axes = [re.findall(r'">([\d.]+) s</text>', picture) for picture in page.split("<h2>")[1:]]
+    assert [axis[-1] for axis in axes] == ["40"] * 3
+
+
+def test_attempts_are_in_the_legend_only_where_there_are_some() -> None:
+    again = run(attempts=[AttemptRow(2, "checkpoint 7", 3.0)])
+    pages = [report_page(session(each)) for each in (run(), again)]
+    assert [LEGEND[-1][1] in page for page in pages] == [False, True]
+
+
 def test_processes_are_counted_from_one_as_by_the_tracker() -> None:
     titles = re.findall(r"<title>(incarnation .*?)</title>", report_page(session(killed_once())))
     assert titles == [

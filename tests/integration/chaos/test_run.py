@@ -220,6 +220,9 @@ def test_no_process_outlives_the_one_that_began_it(
         session.send_signal(number)
         assert session.wait(WALL_S) == status
         assert all_gone(workers)
+        assert session.stdout is not None
+        reported = "without faults: cut short by a signal" in session.stdout.read()
+        assert reported == (number != signal.SIGKILL)
 
 
 @pytest.mark.smoke

@@ -36,6 +36,7 @@ class ChildProcess:
 class Job:
     processes: dict[str, Any]
     seen_to_end: tuple[str, ...] = ()
+    picked: set[str] = field(default_factory=set)
 
     @property
     def workers(self) -> tuple[str, ...]:
@@ -56,6 +57,14 @@ async def test_one_of_several_that_has_just_ended_is_passed_over_and_the_others_
     assert [process.who for process in hit.processes] == ["0", "2"]
     with pytest.raises(NotDeliveredError, match="all has ended"):
         await SignalFault(Target("all"), "SIGKILL").fire(job(ended="012"), random.Random(1))
+
+
+def test_no_worker_is_picked_again_before_all_have_been() -> None:
+    there, dice = job(), random.Random(0)
+    rounds = [{Target("random").pick(there, dice) for _ in range(3)} for _ in range(4)]
+    assert rounds == [{("0",), ("1",), ("2",)}] * 4
+    there.seen_to_end = ("1",)
+    assert {Target("random").pick(there, dice) for _ in range(2)} == {("0",), ("2",)}
 
 
 @pytest.mark.trio

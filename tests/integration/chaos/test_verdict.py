@@ -18,6 +18,7 @@ UNDISTURBED = run("without faults")
         (killed_once(result=""), "is missing or empty, and without faults it is there"),
         (killed_once(status=None, over_limit_s=60.0), "no end within 60 s; `output.txt` in /there"),
         (killed_once(status=72, tail=["said"]), "status 72 (CollectiveMismatchError): said"),
+        (killed_once(status=72, error="why", tail=["said"]), "(CollectiveMismatchError): why"),
         (killed_once(violations=["rule X: bad"]), "run 1 with faults: rule X: bad"),
         (
             run(processes=[process("0", 10, "exited with status 1")]),
@@ -48,6 +49,7 @@ def test_a_script_that_fails_without_faults_is_a_violation() -> None:
         (UNDISTURBED, [run()], Demands(), "no fault was delivered"),
         (UNDISTURBED, [killed_once()], Demands(missed=["fault 2"]), "not delivered: fault 2"),
         (run(result=""), [killed_once(result="")], Demands(), "so nothing was compared"),
+        (UNDISTURBED, [killed_once(status=None)], Demands(), "cut short by a signal after 10 s"),
     ],
 )
 def test_what_was_not_tested_is_no_pass(
