@@ -4,6 +4,7 @@ import os
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -28,6 +29,13 @@ settings.load_profile("any machine")
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # of several processes, the one that hears of all tests
         config.pluginmanager.register(Sums(config), "real faults")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where real processes are asked for, leave out files without: each xdist process collects."""
+    asked = str(config.getoption("markexpr")).startswith("process ")
+    is_tests = asked and collection_path.match("test_*.py")
+    return (is_tests and "mark.process" not in collection_path.read_text("utf-8")) or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -45,7 +45,7 @@ def tracker_is_lost_in_steady_state(bench: Bench) -> None:
 def tracker_is_lost_with_a_member(bench: Bench) -> None:
     """In an epoch change: all that come are told that the tracker ends, and nothing is decided."""
     program = {**QUIET, "gates": {"1.10": "gate"}}
-    faults, settings = ("1.1.10.0@enter",), {"replace_within": 5}
+    faults, settings = ("1.1.10.0@enter",), {"replace_within": 5, "reattach_within": 5}
     plan = Plan(4, program, faults, settings, exits=(TRACKER_LOST,) * 4, restart=False)
     with bench.job(plan) as job:
         job.start_tracker()

@@ -33,7 +33,7 @@ with ftcomm.init() as comm:
             open(os.environ["GATE"]).read()
 print("total", total)
 """
-PATIENCE_S = "4"
+PATIENCE = ("--replace-within", "4", "--reattach-within", "4")
 WHOLE_CHAIN = ["attempts 1", *(f"version {number} of 1" for number in range(1, 7)), "finished 6"]
 LATER = ["version 5 of 2", "version 6 of 2", "finished 6"]
 FROM_CHECKPOINT_4 = ["attempts 2", *WHOLE_CHAIN[1:5], *LATER]
@@ -48,7 +48,7 @@ class Job:
         token.write_text("ab" * 32)
         token.chmod(0o600)
         options = ("-n", str(RANKS), "--checkpoint", self.store, "--token-file", str(token))
-        options += ("--replace-within", PATIENCE_S)
+        options += PATIENCE
         self.tracker, ready = stack.enter_context(serve(folder / "first", *options))
         self.host, _, self.port = ready["address"].rpartition(":")
         for rank in range(RANKS):
@@ -183,7 +183,7 @@ def test_without_a_member_the_next_attempt_begins_in_the_end(job: Job, tmp_path:
     job.workers[1].kill()
     job.workers[1].wait(timeout=30)
     job.lose_tracker()
-    options = ("-n", str(RANKS), "--checkpoint", job.store, "--replace-within", PATIENCE_S)
+    options = ("-n", str(RANKS), "--checkpoint", job.store, *PATIENCE)
     with serve(tmp_path / "second", *options, *job.address) as (again, _):
         job.workers[1] = job.start(1)
         assert again.stderr is not None
