@@ -23,7 +23,7 @@ PARALLEL := -n 3 --dist worksteal
 
 PYTEST := -m pytest $(PARALLEL)
 
-.PHONY: help demo lint test test-jobs test-night test-pythons test-adapters mutants mutants-adapters fuzz docs bench bench-compare soak soak-conformance clean
+.PHONY: help demo lint test test-jobs test-night test-pythons test-adapters mutants mutants-adapters fuzz docs incident wheel bench bench-compare soak soak-conformance clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -67,6 +67,12 @@ docs: $(STAMP) ## build the documentation site into build/docs; a warning is an 
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[docs]"
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs build/docs
 	@echo "build/docs/index.html"
+
+incident: $(STAMP) ## draw docs/incident.svg from a run of which one worker is killed
+	$(BIN)/python docs/draw_incident.py
+
+wheel: $(STAMP) ## build the sdist and the wheel into dist
+	$(BIN)/python -m hatchling build --directory dist
 
 bench: $(STAMP) ## take every figure into benchmarks/results, then fill the tables of the documents
 	$(BIN)/python benchmarks/take_all.py

@@ -10,7 +10,9 @@ author = "ftcomm developers"
 copyright = author  # noqa: A001 - the name that Sphinx reads
 version = release = ftcomm.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+# A block without a language is a command or its output.
+highlight_language = "text"
 source_suffix = {".md": "markdown"}
 html_theme = "furo"
 html_title = f"ftcomm {release}"

@@ -291,6 +291,20 @@ def headline() -> str:
     return _selection.headline_table(lines, faults) if lines and faults else NOT_MEASURED
 
 
+def incident_numbers() -> str:
+    """The README's three numbers: of one incident, and of a recorded trace."""
+    times = {line["fault"]: line for line in _results("recovery") if line.get("phase") == "total"}
+    spare, restart = times["SIGKILL with a spare"], times["SIGKILL and restart"]
+    return _report.table(
+        ["a killed worker, with a spare", "restarted", "28 lost in a recorded spot trace"],
+        [[
+            f"**{spare['p50']:.0f} ms**",
+            f"**{restart['p50']:.0f} ms**",
+            "[**92.1 %** goodput](docs/chaos.md#machines-that-come-and-go)",
+        ]],
+    )  # fmt: skip
+
+
 def _results(name: str) -> list[dict[str, Any]]:
     path = RESULTS / f"{name}.jsonl"
     if not path.exists():
@@ -323,6 +337,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "figures_alpha_beta": figures("alpha_beta", _report.alpha_beta_table),
     "figures_tracker_scale": figures("tracker_scale", _report.tracker_table),
     "headline": headline,
+    "incident_numbers": incident_numbers,
     "two_ranks": figures("allreduce", _selection.two_ranks_table, plots=False),
     "more_ranks": figures("allreduce", _selection.more_ranks_table, plots=False),
     "recoveries": figures("recovery", _selection.recoveries_table, plots=False),

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from ftcomm.config.extras import pip_install
 from ftcomm.protocol.signature import DTYPE_NAMES
 
 AnyDtype = np.dtype[Any]
@@ -67,7 +68,7 @@ def _bfloat16() -> AnyDtype:
     except ImportError:
         raise ValueError(
             "bfloat16 needs the package ml_dtypes here as on the other ranks: "
-            "pip install 'ftcomm[bf16]'"
+            f"{pip_install('bf16')}"
         ) from None
     found: AnyDtype = np.dtype(bfloat16)
     return found

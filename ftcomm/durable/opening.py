@@ -4,6 +4,7 @@ import hashlib
 import secrets
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from ftcomm.config.extras import pip_install
 from ftcomm.config.named_paths import absolute_path
 from ftcomm.config.setting_kinds import can_be_recorded
 from ftcomm.durable.bucket_calls import BucketCalls
@@ -94,7 +95,7 @@ def _open_bucket(scheme: str, place: str) -> Store:
             bucket = FsspecBucket(scheme, name)
     except ImportError:
         package = BUCKETS[scheme]
-        extra = "pip install 'ftcomm[durable]'"
+        extra = pip_install("durable")
         raise ConfigError(
             f"a checkpoint store on {scheme}:// needs the package {package}",
             remedy=extra if scheme == "s3" else f"{extra} {package}",

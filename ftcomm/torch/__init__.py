@@ -1,6 +1,6 @@
 """Training with torch on ftcomm: gradients averaged over ranks, and checkpoints of a whole script.
 
-It needs torch, which `import ftcomm` alone never imports: ``pip install 'ftcomm[torch]'``.
+It needs torch, which `import ftcomm` alone never imports: the extra `torch`.
 """
 
 import importlib

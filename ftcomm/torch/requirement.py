@@ -12,20 +12,20 @@ OLDEST_OF_BACKEND = (2, 13)  # likewise; with 2.6 torch's own DDP waits for ever
 
 def require_torch() -> ModuleType:
     """Import torch, and return it; raises ImportError."""
-    return _required("torch", OLDEST, "ftcomm.torch", "ftcomm[torch]")
+    return _required("torch", OLDEST, "ftcomm.torch", "ftcomm with its extra `torch`")
 
 
 def require_accelerate() -> Any:
     """Import accelerate, and return it; raises ImportError."""
     least = ".".join(map(str, OLDEST_ACCELERATE))
     return _required(
-        "accelerate", OLDEST_ACCELERATE, "ftcomm.torch.accelerate", f"accelerate>={least}"
+        "accelerate", OLDEST_ACCELERATE, "ftcomm.torch.accelerate", f"'accelerate>={least}'"
     )
 
 
-def _required(name: str, oldest: tuple[int, int], user: str, wheel: str) -> ModuleType:
+def _required(name: str, oldest: tuple[int, int], user: str, what: str) -> ModuleType:
     needed = f"{user} needs {name} {oldest[0]}.{oldest[1]} or newer"
-    remedy = f"pip install '{wheel}'"
+    remedy = f"install {what}"
     try:
         package = importlib.import_module(name)
     except ModuleNotFoundError as error:

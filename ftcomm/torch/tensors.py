@@ -152,5 +152,5 @@ def _bfloat16() -> Any:
         return importlib.import_module("ml_dtypes").bfloat16
     except ModuleNotFoundError:
         raise TypeError(
-            "bfloat16 tensors need the package ml_dtypes: pip install 'ftcomm[torch]'"
+            "bfloat16 tensors need the package ml_dtypes, which ftcomm's extra `torch` installs"
         ) from None

@@ -84,11 +84,11 @@ def test_the_lookups_lead_to_code() -> None:
 
 
 def test_readme_and_quickstart_show_one_script() -> None:
-    scripts = [
-        re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL)
+    first, second = (
+        re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL)[0]
         for path in (ROOT / "README.md", DOCS / "quickstart.md")
-    ]
-    assert scripts[0] == scripts[1]
+    )
+    assert first == second
 
 
 @pytest.mark.heavy

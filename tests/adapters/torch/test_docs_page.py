@@ -1,4 +1,4 @@
-"""The scripts of docs/torch.md: few lines change, and a killed worker changes nothing."""
+"""The scripts of docs/torch.md and README.md: few lines change, and a kill changes nothing."""
 
 import difflib
 import re
@@ -15,6 +15,9 @@ PAGE = (ROOT / "docs" / "torch.md").read_text(encoding="utf-8")
 SCRIPTS = re.findall(r"```python\n# (?:before|after)\n(.*?)```", PAGE, re.DOTALL)
 PACKAGES = ("torch", "accelerate")  # which the scripts need
 PAIRS = dict(zip(PACKAGES, zip(SCRIPTS[::2], SCRIPTS[1::2], strict=True), strict=True))
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+(OF_README,) = re.findall(r"```python\n(import torch\n.*?)```", README, re.DOTALL)
+WITH_FTCOMM = {"README": OF_README, **{package: after for package, (_, after) in PAIRS.items()}}
 MAX_CHANGED_LINES = 10
 
 
@@ -30,11 +33,12 @@ def test_at_most_ten_lines_change(package: str) -> None:
 
 @pytest.mark.process
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("package", PAIRS)
-def test_the_script_writes_the_same_weights_whoever_dies(package: str, tmp_path: Path) -> None:
-    pytest.importorskip(package, reason=f"the package {package} is not installed")
+@pytest.mark.parametrize("name", WITH_FTCOMM)
+def test_the_script_writes_the_same_weights_whoever_dies(name: str, tmp_path: Path) -> None:
+    if name in PACKAGES:
+        pytest.importorskip(name, reason=f"the package {name} is not installed")
     script = tmp_path / "train.py"
-    script.write_text(PAIRS[package][1])
+    script.write_text(WITH_FTCOMM[name])
     models = []
     for faults in ("", "1.2.3.0@half_sent"):
         folder = tmp_path / f"job{faults}"

@@ -10,7 +10,7 @@ from tests.conformance.plans import ROOT, worker_environment
 
 IMPORTED = "import ftcomm; ftcomm.init; print('torch' in sys.modules)"
 SENTENCE = "ImportError: ftcomm.torch needs torch 2.6 or newer, "
-REMEDY = ": pip install 'ftcomm[torch]'"
+REMEDY = ": install ftcomm with its extra `torch`"
 
 
 def said_by(code: str, *, path: str = "") -> str:
@@ -44,7 +44,7 @@ def test_a_missing_torch_is_one_sentence(tmp_path: Path) -> None:
 def test_accelerate_is_asked_for_in_one_sentence(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     sentence = "ImportError: ftcomm.torch.accelerate needs accelerate 1.1 or newer, "
-    remedy = ": pip install 'accelerate>=1.1'"
+    remedy = ": install 'accelerate>=1.1'"
     stand_in = tmp_path / "accelerate.py"
     stand_in.write_text("__version__ = '0.9'\n")
     said = said_by("import ftcomm.torch.accelerate", path=str(tmp_path))

@@ -90,7 +90,7 @@ def test_other_dtypes_of_the_package_are_refused_by_name(comm: ftcomm.Communicat
 
 def test_who_lacks_the_package_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
-    with pytest.raises(ProtocolError, match=r"pip install 'ftcomm\[bf16\]'"):
+    with pytest.raises(ProtocolError, match=r"pip install .*\[bf16\]'"):
         dtype_from_wire(BFLOAT16, (2,), 4, 100)
 
 

@@ -1,5 +1,6 @@
 """Opening a store by its name, and the probe."""
 
+import re
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
@@ -66,8 +67,8 @@ def test_what_names_no_store_is_refused(url: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("url", "module", "words"),
     [
-        ("s3://b/run", "s3fs", "needs the package s3fs - pip install 'ftcomm[durable]'"),
-        ("gs://b/run", "fsspec", "needs the package gcsfs - pip install 'ftcomm[durable]' gcsfs"),
+        ("s3://b/run", "s3fs", r"needs the package s3fs - pip install .*\[durable\]'$"),
+        ("gs://b/run", "fsspec", r"the package gcsfs - pip install .*\[durable\]' gcsfs$"),
     ],
 )
 def test_a_package_that_is_missing_is_named(
@@ -76,7 +77,7 @@ def test_a_package_that_is_missing_is_named(
     monkeypatch.setitem(sys.modules, module, None)
     for own in ("s3_bucket", "fsspec_bucket"):
         monkeypatch.delitem(sys.modules, f"ftcomm.durable.{own}", raising=False)
-    assert words in refused(url)
+    assert re.search(words, refused(url))
 
 
 @pytest.mark.parametrize("error", [ValueError("SECRET"), RuntimeError("SECRET")])

@@ -80,7 +80,7 @@ def checkpoint() -> None:
     """Look after the durable checkpoints of a job; the job may run meanwhile.
 
     URL is the job's --checkpoint: a directory, or s3://BUCKET/PREFIX (also gs:// and az://), for
-    which `pip install 'ftcomm[durable]'` is needed. Credentials come from the environment.
+    which the extra `durable` is needed. Credentials come from the environment.
     """
 
 

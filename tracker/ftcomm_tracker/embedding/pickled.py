@@ -20,9 +20,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType
 from typing import Any
 
+from ftcomm.config.extras import pip_install
 from ftcomm.errors import ConfigError
 
-_INSTALL = "pip install 'ftcomm[notebook]', or define it in a module that workers can import"
+_ELSE = ", or define it in a module that workers can import"
 _loading: list[bool] = []
 _registering = threading.Lock()  # modules are registered for the whole process
 
@@ -39,7 +40,7 @@ def dump_call(
     if cloudpickle is None and module_of(function) == "__main__":
         raise ConfigError(
             f"{name} is defined in the notebook or the script itself, which workers cannot import",
-            remedy=_INSTALL,
+            remedy=pip_install("notebook") + _ELSE,
         )
     try:
         with _by_content(module_of(function), cloudpickle):
@@ -48,7 +49,7 @@ def dump_call(
         remedy = "open files, sockets and communicators in the function, and pass plain data"
         raise ConfigError(
             f"{name} and its arguments cannot be sent to the workers: {error}",
-            remedy=_INSTALL if cloudpickle is None else remedy,
+            remedy=pip_install("notebook") + _ELSE if cloudpickle is None else remedy,
         ) from error
 
 
