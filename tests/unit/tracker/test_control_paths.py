@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ftcomm.protocol.messages import Refused
-from ftcomm_tracker.core.control_paths import ControlPath
+from ftcomm_tracker.core.control_paths import ControlPath, ControlPaths
 from ftcomm_tracker.core.events import ConnectionLost, Disconnect, Joined, Note, Send
 from tests.unit.tracker.roster_scenario import ScenarioRun, hello, names, report, running, sends
 
@@ -103,6 +103,7 @@ def test_a_connection_that_has_ended_keeps_nobody_away() -> None:
     scenario = ScenarioRun(2)
     came(scenario, 1, "w0", AWAY, "10.0.0.6")
     scenario.tell(ConnectionLost(1, "its connection ended"))
+    assert scenario.roster._group.paths == ControlPaths()
     assert names(sends(came(scenario, 2, "w1", HOME, "127.0.0.1"))) == [(2, "Welcome")]
 
 

@@ -65,8 +65,10 @@ class ControlPaths:
         """A connection has ended."""
         if conn in self._by_conn:
             _, path = self._by_conn.pop(conn)
-            self._by_machine[path.machine].discard(conn)
             self._loopback.discard(conn)
+            self._by_machine[path.machine].discard(conn)
+            if not self._by_machine[path.machine]:
+                del self._by_machine[path.machine]
 
     def unreachable(self, conn: int, among: Collection[int]) -> Unreachable | None:
         """Return the first pair of `conn` and a connection `among` others that cannot dial."""
