@@ -17,6 +17,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Final
 
+from ftcomm.config.ip_addresses import is_link_local
 from ftcomm.config.job_settings import SETTINGS, JobSettings, Setting, named_in
 from ftcomm.config.named_paths import with_home
 from ftcomm.config.setting_kinds import between, number, one_of
@@ -122,7 +123,12 @@ class WorkerOptions:
                 )
         for name, text in (("BIND", self.bind), ("ADVERTISE", self.advertise)):
             if text is not None:
-                parse_endpoint(text, name=f"FTCOMM_{name}")
+                host, _ = parse_endpoint(text, name=f"FTCOMM_{name}")
+                if is_link_local(host) or (name == "ADVERTISE" and host in WILDCARDS):
+                    raise ConfigError(
+                        f"FTCOMM_{name} is {text!r}, which other machines cannot dial",
+                        remedy="give an address of this machine that they reach",
+                    )
         between("tracker_timeout", self.tracker_timeout, 0, 30 * 86400)
         if self.log_level is not None:
             one_of("log", self.log_level, LOG_LEVELS)

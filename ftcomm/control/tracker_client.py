@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from ftcomm.config.backoff import TRACKER_BACKOFF
+from ftcomm.config.ip_addresses import is_loopback
 from ftcomm.config.job_settings import SILENT_WINDOWS
 from ftcomm.control.driver import OUTBOX_MESSAGES, Driver
 from ftcomm.control.message_stream import PeerClosed, client_handshake, send_message
@@ -116,10 +117,13 @@ def _say_that_it_waits(driver: Driver, reason: str) -> None:
 
 def _never_joined(driver: Driver, reason: str) -> FtcommError:
     options = driver.hub.options
+    remedy = "start ftcomm-tracker serve, or correct FTCOMM_TRACKER"
+    if all(is_loopback(host) for host, _ in options.routes or ()):
+        remedy += ": a loopback address is each machine's own"
     return TrackerLostError(
         f"no tracker answered at {_names(driver)} within {options.connect_timeout:.0f} s"
         f" ({reason})",
-        remedy="start ftcomm-tracker serve, or correct FTCOMM_TRACKER",
+        remedy=remedy,
     )
 
 

@@ -47,8 +47,11 @@ class Bound:
 
 # Lines of the product by package. A commit that raises one adds a row that names the feature.
 PRODUCT_LINES = {
-    "ftcomm": [(40780, "the first bound")],
-    "ftcomm_tracker": [(20600, "the first bound")],
+    "ftcomm": [(40780, "the first bound"), (40820, "addresses that other machines cannot dial")],
+    "ftcomm_tracker": [
+        (20600, "the first bound"),
+        (20730, "workers that advertise loopback to other machines"),
+    ],
     "ftcomm_chaos": [(15700, "the first bound")],
 }
 # Optional matters of the two cores. A module outside that imports one must change with it.

@@ -5,13 +5,10 @@ import re
 from pathlib import Path
 
 import pytest
-from click import UsageError
 
 from docs.generate import PARTS, RAISED_BY, error_classes, parts_in, up_to_date
 from ftcomm.api.public_values import KindStats, Stats
 from ftcomm.config.environment import VARIABLES
-from ftcomm.errors import FencedError, JobFinishedError
-from ftcomm_tracker.launcher.restart_policy import FINAL
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"]
@@ -36,19 +33,6 @@ def test_of_every_error_it_is_said_who_raises_it() -> None:
 def test_every_variable_is_in_the_operators_tables() -> None:
     text = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
     assert [name for name in VARIABLES if f"| `{name}` |" not in text] == []
-
-
-def test_the_recipes_leave_what_is_never_started_again() -> None:
-    """A pod that comes back finds its job finished (77), or its place taken (75): no failed job."""
-    text = (ROOT / "docs" / "running.md").read_text(encoding="utf-8")
-    of_systemd = re.search(r"^RestartPreventExitStatus=(.*)$", text, re.MULTILINE)
-    of_kubernetes = re.search(r"onExitCodes: \{operator: In, values: \[(.*)\]\}", text)
-    assert of_systemd is not None
-    assert of_kubernetes is not None
-    own_end = {FencedError.exit_code, JobFinishedError.exit_code}
-    final = FINAL | {UsageError.exit_code}
-    assert set(map(int, of_systemd[1].split())) == final
-    assert set(map(int, of_kubernetes[1].split(","))) == final - own_end
 
 
 def test_no_other_variable_is_spoken_of() -> None:

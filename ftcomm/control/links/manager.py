@@ -14,6 +14,7 @@ import trio
 
 from ftcomm.config.backoff import ACCEPT_PAUSE_S, LINK_ATTEMPTS, LINK_BACKOFF
 from ftcomm.config.environment import WILDCARDS, parse_endpoint
+from ftcomm.config.ip_addresses import is_link_local
 from ftcomm.control.driver import Driver
 from ftcomm.control.fetching.prefetch import serve_prefetch
 from ftcomm.control.hub import Hub
@@ -106,6 +107,11 @@ class Listener:
         options = self._driver.hub.options
         own = control.getsockname()[0]
         host, port = parse_endpoint(options.bind or own, name="FTCOMM_BIND")
+        if is_link_local(host):
+            raise ConfigError(
+                f"this worker has reached the tracker from {own}, which others cannot dial",
+                remedy="use no link-local address for the tracker; or set FTCOMM_BIND",
+            )
         sock = trio.socket.socket(control.family, trio.socket.SOCK_STREAM)
         if port:  # an earlier process's connections linger there for a minute
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

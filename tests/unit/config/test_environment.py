@@ -19,6 +19,7 @@ from ftcomm.config.environment import (
     parse_endpoint,
     read_token,
 )
+from ftcomm.config.ip_addresses import is_loopback
 from ftcomm.config.job_settings import SETTINGS, JobSettings
 from ftcomm.errors import ConfigError
 
@@ -189,6 +190,40 @@ def test_an_address_may_name_a_port(text: str, endpoint: tuple[str, int]) -> Non
 def test_an_address_that_is_none_is_named(name: str, text: str) -> None:
     with pytest.raises(ConfigError, match=f"{name} is .*must be an address or address:port"):
         load({name: text})
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        *(("FTCOMM_ADVERTISE", text) for text in ("0.0.0.0", "0.0.0.0:7000", "::", "[fe80::2]:7")),
+        ("FTCOMM_BIND", "fe80::2"),
+    ],
+)
+def test_an_address_that_nobody_else_can_dial_is_named(name: str, text: str) -> None:
+    with pytest.raises(
+        ConfigError, match=f"^{name} is .*, which other machines cannot dial - give"
+    ):
+        load({name: text})
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("FTCOMM_BIND", "::"), ("FTCOMM_ADVERTISE", "fe80::2%eth0"), ("FTCOMM_ADVERTISE", "fd00::2")],
+)
+def test_an_address_that_others_can_dial_is_taken(name: str, text: str) -> None:
+    load({name: text})
+
+
+@pytest.mark.parametrize(
+    ("host", "wanted"),
+    [
+        *((host, True) for host in ("127.0.0.1", "127.0.1.1", "::1", "::ffff:127.0.0.1")),
+        *((host, True) for host in ("0.0.0.0", "::", "localhost", "LOCALHOST")),
+        *((host, False) for host in ("10.0.0.1", "fd00::1", "fe80::1%lo", "node1", "127.example")),
+    ],
+)
+def test_loopback_is_told_from_other_addresses(host: str, wanted: bool) -> None:
+    assert is_loopback(host) is wanted
 
 
 def test_files_may_be_in_the_users_home(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from ftcomm.config.environment import WorkerOptions
 from ftcomm.control.hub import Hub
 from ftcomm.control.links import dial
 from ftcomm.control.links.manager import Listener
+from ftcomm.errors import ConfigError
 from ftcomm.protocol.handshake import DataContext
 from ftcomm.recovery.machine import WorkerMachine
 from ftcomm.recovery.states import Identity, MachineLimits
@@ -95,3 +96,11 @@ async def test_a_forked_child_keeps_no_connection_whose_token_is_being_proven(
         driver: Any = SimpleNamespace(hub=hub)
         assert await dial.proven(driver, near, 1, 1, "data") is near
         assert (kept, hub.control_sockets) == ([True], set())
+
+
+async def test_a_link_local_address_is_not_advertised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each machine that dials it must name an interface of its own."""
+    control: Any = SimpleNamespace(getsockname=lambda: ("fe80::a", 4711, 0, 2))
+    async with a_listener(monkeypatch, None) as listener:
+        with pytest.raises(ConfigError, match="from fe80::a, which others cannot dial"):
+            await listener.bind(control)

@@ -104,3 +104,19 @@ async def test_of_several_trackers_one_that_gives_the_job_up_is_left(
             await tracker_client._read(driver, near)
     left = ("this tracker has no journal", [])
     assert (str(raised.value), heard) == (left if goes_on else ("", [Received(refused)]))
+
+
+@pytest.mark.parametrize("host", ["tracker", "127.0.1.1"])
+async def test_whoever_never_finds_its_tracker_is_told_what_loopback_is(
+    host: str, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``hostname -i`` prints 127.0.1.1 on many a machine, and every machine takes it for itself."""
+    monkeypatch.setattr(tracker_client, "_one_connection", refuse)
+    driver, failures = driver_of("", needs_tracker=True), []
+    driver.hub.options = WorkerOptions(routes=((host, 4711),), connect_timeout=0)
+    driver.fail = failures.append
+    await keep_tracker_link(driver, refuse)
+    wanted = "start ftcomm-tracker serve, or correct FTCOMM_TRACKER"
+    if host == "127.0.1.1":
+        wanted += ": a loopback address is each machine's own"
+    assert [error.remedy for error in failures] == [wanted]

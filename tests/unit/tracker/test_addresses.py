@@ -4,6 +4,7 @@ import contextlib
 import os
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
@@ -14,6 +15,7 @@ from ftcomm_tracker.server.connections.listener import (
     host_in,
     join_address,
     open_listener,
+    path_of,
     without_brackets,
 )
 from tests.unit.tracker.serving import serve, supervise
@@ -125,6 +127,25 @@ async def test_a_name_that_nobody_knows_is_not_taken_for_another_tracker(
     monkeypatch.setattr(trio.socket, "getaddrinfo", unknown)
     with pytest.raises(ConfigError, match="not known - give a name or an address of this machine"):
         await open_listener("nosuch", 4711)
+
+
+@pytest.mark.trio
+async def test_a_link_local_address_is_no_place_for_a_tracker() -> None:
+    with pytest.raises(ConfigError, match=r"^--host fe80::1 is a link-local address"):
+        await open_listener("fe80::1", 4711)
+
+
+@pytest.mark.parametrize(
+    ("peer", "machine"), [("127.0.0.1", ""), ("10.0.0.5", ""), ("10.0.0.6", "10.0.0.6")]
+)
+def test_a_worker_on_the_trackers_machine_is_known_by_its_address(peer: str, machine: str) -> None:
+    ends = SimpleNamespace(
+        getpeername=lambda: (peer, 50_000), getsockname=lambda: ("10.0.0.5", 4711)
+    )
+    stream: Any = SimpleNamespace(socket=ends)
+    path = path_of(stream)
+    assert path is not None
+    assert (path.machine, path.tracker) == (machine, "10.0.0.5:4711")
 
 
 @pytest.fixture

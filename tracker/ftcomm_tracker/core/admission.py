@@ -64,7 +64,7 @@ def on_joined(group: GroupState, conn: int, hello: Hello) -> None:
         return
     if hello.job_id not in ("", group.durable.job_id) and not hello.plan_epoch:
         hello = replace(hello, incarnation=0)  # it was numbered for a job that has not begun
-    refusal = _refusal(group, hello)
+    refusal = _refusal(group, hello) or _refusal_of_address(group, conn, hello)
     if refusal is not None:
         _refuse(group, conn, refusal)
         return
@@ -165,6 +165,21 @@ def _refusal(group: GroupState, hello: Hello) -> Refused | None:
     new = not hello.incarnation and not _owns_a_place(group.durable, hello)
     if new and group.durable.rank_of(hello.worker_id) is None and _is_full(group):
         return Refused("ConfigError", "the job has all the spares it can take")
+    return None
+
+
+def _refusal_of_address(group: GroupState, conn: int, hello: Hello) -> Refused | None:
+    """Loopback is advertised to another machine: by this worker, or by one that came before.
+
+    While no group has formed, the one that advertises it is refused, whichever came first.
+    """
+    # a member has its links
+    while not hello.plan_epoch and (found := group.paths.unreachable(conn, group.members.peers)):
+        refusal = Refused("ConfigError", found.cause)
+        if found.conn == conn or group.durable.places:
+            return refusal
+        _refuse(group, found.conn, refusal)
+        group.forget(found.conn)
     return None
 
 

@@ -13,6 +13,7 @@ from ftcomm.protocol.messages import (
     TrackerMessage,
     WorkerMessage,
 )
+from ftcomm_tracker.core.control_paths import ControlPath
 from ftcomm_tracker.core.durable.chain_facts import ChainFacts
 from ftcomm_tracker.core.durable_state import Durable
 
@@ -21,10 +22,11 @@ from ftcomm_tracker.core.durable_state import Durable
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """An authenticated connection has said `Hello`."""
+    """An authenticated connection has said `Hello`; its ends, as far as they are known."""
 
     conn: int
     hello: Hello
+    path: ControlPath | None = None
 
 
 @dataclass(frozen=True, slots=True)

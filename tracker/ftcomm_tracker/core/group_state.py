@@ -30,6 +30,7 @@ from ftcomm.protocol.messages import (
     Route,
 )
 from ftcomm.protocol.position import PRELUDE, START, Position
+from ftcomm_tracker.core.control_paths import ControlPaths
 from ftcomm_tracker.core.durable.last_will import LastWill
 from ftcomm_tracker.core.durable.store_facts import NO_STORE, StoreFacts
 from ftcomm_tracker.core.durable.versions import DurableVersions
@@ -454,6 +455,7 @@ class GroupState:
         self.links = LinkFailures()
         self.blocked = BlockedScan()
         self.launches = Launches()
+        self.paths = ControlPaths()
         self.forming = Forming(settings.form_within)
         self.rebuild: Rebuild | None = None
         self.versions = DurableVersions(store, durable.world_size, now)

@@ -151,6 +151,7 @@ class Roster:
 
     def _take(self, event: Event) -> None:
         group = self._group
+        _note_path(group, event)
         if group.rebuild is not None and hear(group, group.rebuild, event):
             self._try_to_take_up()
             return
@@ -489,6 +490,15 @@ class Roster:
     def snapshot(self, now: float) -> dict[str, Any]:
         """The job for `status`, as JSON-able values."""
         return snapshot(self._group, now)
+
+
+def _note_path(group: GroupState, event: Event) -> None:
+    """Remember from which machine a worker calls, while it is connected."""
+    match event:
+        case Joined(conn, hello, path):
+            group.paths.note(conn, hello, path)
+        case ConnectionLost(conn):
+            group.paths.forget(conn)
 
 
 def _on_stop_asked(group: GroupState, asked: StopAsked) -> None:

@@ -17,6 +17,7 @@ from ftcomm.errors import FtcommError, JobLostError, ProtocolError, RolledBackEr
 from ftcomm.protocol.messages import ControlMessage, Hello, WorkerMessage
 from ftcomm.protocol.operator_messages import WorkerStatusReply
 from ftcomm.protocol.position import Position
+from ftcomm_tracker.core.control_paths import ControlPath
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.events import (
     ConnectionLost,
@@ -394,7 +395,7 @@ class Server:
         messages: AsyncGenerator[ControlMessage, None],
     ) -> None:
         if role == "worker":
-            await hear_worker(conn, first, messages, self.post)
+            await hear_worker(conn, first, messages, self.post, self._connections.path_of(conn))
         else:
             await self._operators.hear(conn, role, first, messages)
 
@@ -404,6 +405,7 @@ async def hear_worker(
     first: ControlMessage,
     messages: AsyncGenerator[ControlMessage, None],
     post: Callable[[Joined | Said | ConnectionLost], None],
+    path: ControlPath | None = None,
 ) -> None:
     """Post what a worker says, `first` and what follows it, and how its connection has ended.
 
@@ -412,7 +414,7 @@ async def hear_worker(
     """
     if not isinstance(first, Hello):
         raise ProtocolError(f"a worker began with {type(first).__name__}, not with Hello")
-    post(Joined(conn, first))
+    post(Joined(conn, first, path))
     reason = "its connection ended"
     try:
         async for message in messages:

@@ -154,7 +154,7 @@ def succeed(
     Returns:
         `new`, as from a journal.
     """
-    new.launches = group.launches
+    new.launches, new.paths = group.launches, group.paths
     new.effects = [
         *group.effects,
         TakeGeneration(new.generation, old_trackers),

@@ -12,6 +12,7 @@ from ftcomm.config.backoff import ACCEPT_PAUSE_S
 from ftcomm.errors import FtcommError, ProtocolError
 from ftcomm.protocol.member_deltas import MemberDeltaWriter
 from ftcomm.protocol.messages import ControlMessage
+from ftcomm_tracker.core.control_paths import ControlPath
 from ftcomm_tracker.server.connections.authentication import (
     RateLimitedLog,
     SilentPeerError,
@@ -19,7 +20,7 @@ from ftcomm_tracker.server.connections.authentication import (
     authenticate,
 )
 from ftcomm_tracker.server.connections.connection import FLUSH_DEADLINE_S, Connection
-from ftcomm_tracker.server.connections.listener import host_in, peer_name
+from ftcomm_tracker.server.connections.listener import host_in, path_of, peer_name
 from ftcomm_tracker.server.token_file import TokenFile
 
 # A conversation: the connection's number, the caller's role, its first message, and what follows.
@@ -69,6 +70,11 @@ class ConnectionTable:
         """Address from which a connection comes, empty if it has gone."""
         connection = self._connections.get(number)
         return "" if connection is None else host_in(connection.peer)
+
+    def path_of(self, number: int) -> ControlPath | None:
+        """Both ends of a connection, None if it has gone."""
+        connection = self._connections.get(number)
+        return None if connection is None else path_of(connection.stream)
 
     def send(self, number: int, message: ControlMessage) -> None:
         """Send on a connection that may have ended; returns at once.

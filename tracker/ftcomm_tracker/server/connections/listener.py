@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import trio
 
 from ftcomm.config.environment import WILDCARDS
+from ftcomm.config.ip_addresses import is_link_local, is_loopback
 from ftcomm.errors import ConfigError
+from ftcomm_tracker.core.control_paths import ControlPath
 
 BACKLOG = 2048  # a whole job may dial at once
 
@@ -21,6 +23,11 @@ async def open_listener(host: str, port: int) -> trio.SocketListener:
     try:
         found = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM)
         family, address = found[0][0], str(found[0][4][0])
+        if is_link_local(address):
+            raise ConfigError(
+                f"--host {host} is a link-local address, which workers cannot advertise",
+                remedy="give an address of this machine that is valid on all its interfaces",
+            )
         if address in WILDCARDS:
             await _check_own_name(host, family)
         listeners: Sequence[trio.SocketListener] = await trio.open_tcp_listeners(
@@ -78,6 +85,19 @@ def peer_name(stream: trio.SocketStream) -> str:
     except OSError:  # it has gone already
         return "an unknown address"
     return join_address(host, port)
+
+
+def path_of(stream: trio.SocketStream) -> ControlPath | None:
+    """Both ends of a worker's connection, None if it has gone.
+
+    Whoever dials an own address of its machine has that address, or loopback, at its end too.
+    """
+    try:
+        peer = str(stream.socket.getpeername()[0])
+        own, port = stream.socket.getsockname()[:2]
+    except OSError:
+        return None
+    return ControlPath(peer, join_address(own, port), is_loopback(peer) or peer == own)
 
 
 def join_address(host: str, port: int) -> str:
