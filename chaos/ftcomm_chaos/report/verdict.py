@@ -93,8 +93,10 @@ def _broken(run: RunRecord) -> list[str]:
             " says what it waited for"
         )
     elif run.status:
-        last = next((line for line in reversed(run.tail) if line.strip()), "")
-        found.append(f"{run.name}: the job {describe_exit(run.status)}: {run.error or last}")
+        how = describe_exit(run.status)
+        why = run.error or next((line for line in reversed(run.tail) if line.strip()), "")
+        name, _, rest = why.partition(": ")
+        found.append(f"{run.name}: the job {how}: {rest if f'({name})' in how else why}")
     found += [
         f"{run.name}: worker {process.who} (incarnation {process.number}, process {process.pid})"
         f" {process.how}, and no fault did that"
