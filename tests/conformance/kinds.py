@@ -237,6 +237,20 @@ def half_means(record: Recorder) -> Any:
     return total
 
 
+def tied_weights(record: Recorder) -> Any:
+    """One array under two names, and a list: trained by one name, read by the other."""
+    w, names = np.zeros(3), ["w"]
+    first, state = record.load({"encoder": w, "decoder": w, "names": names, "more": [names]})
+    for version in range(first, 4):
+        state["encoder"] += record.allreduce(np.full(3, version + record.comm.rank))
+        state["names"].append(str(version))
+        assert state["decoder"] is state["encoder"]
+        assert state["more"][0] is state["names"]
+        record.allreduce(state["decoder"])
+        record.checkpoint(state)
+    return state["decoder"]
+
+
 def of_bfloat16(record: Recorder) -> Any:
     """Arrays of ml_dtypes.bfloat16, in every kind that carries arrays."""
     from ml_dtypes import bfloat16  # noqa: PLC0415 - optional; the other programs need it not
@@ -486,5 +500,6 @@ PROGRAMS: dict[str, Callable[[Recorder], Any]] = {
         unnamed_shape,
         unsteady,
         surroundings,
+        tied_weights,
     )
 }

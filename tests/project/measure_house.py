@@ -47,7 +47,10 @@ class Bound:
 
 # Lines of the product by package. A commit that raises one adds a row that names the feature.
 PRODUCT_LINES = {
-    "ftcomm": [(40780, "the first bound")],
+    "ftcomm": [
+        (40780, "the first bound"),
+        (41120, "parts of a state that are one object; means of float16 in float32"),
+    ],
     "ftcomm_tracker": [(20600, "the first bound")],
     "ftcomm_chaos": [(15700, "the first bound")],
 }
