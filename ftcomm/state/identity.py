@@ -9,6 +9,7 @@ reason.  A value of a registered type is taken as immutable if its hash is that 
 
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Collection, Hashable
+from copy import copy
 from typing import Any, cast
 
 import numpy as np
@@ -20,6 +21,7 @@ LEAVES = frozenset((bool, int, float, complex, str, bytes, type(None)))  # nobod
 DICTS = frozenset((dict, OrderedDict, defaultdict))
 _OPEN = object()
 _BY_OBJECT = DICTS | {list, Converted}
+_MUTABLE = _BY_OBJECT | {np.ndarray}
 
 
 def identity(value: Any) -> Hashable:
@@ -120,5 +122,9 @@ class SharedParts:
         found = None if kind is np.ndarray else converted(value)
         if found is None:
             return ()
+        if (
+            identity(value) is None and type(found.content) in _MUTABLE
+        ):  # `vars` gives the same dict each time
+            found = Converted(found.name, copy(found.content))
         self._contents[id(value)].append(found)
         return (found.content,)

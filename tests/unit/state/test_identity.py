@@ -36,6 +36,11 @@ class Shape:
     rows: int
 
 
+@dataclass(frozen=True)
+class Rate:
+    value: float
+
+
 class Phase(enum.Enum):
     TRAIN = 1
 
@@ -43,6 +48,7 @@ class Phase(enum.Enum):
 ftcomm.register(Box, lambda box: box.content, Box)
 ftcomm.register(Pair, tuple, Pair._make)
 ftcomm.register(Shape, lambda shape: [shape.rows], lambda content: Shape(*content))
+ftcomm.register(Rate, vars, lambda content: Rate(**content))
 ftcomm.register(Phase, lambda phase: phase.value, Phase)
 
 
@@ -130,7 +136,13 @@ def test_a_part_of_an_array_is_an_array_of_its_own() -> None:
 
 def test_equal_constants_are_no_objects() -> None:
     """A restarted rank has other objects for them than one that went on."""
-    for make in (lambda: (1, 2), lambda: "ab", lambda: Shape(1), lambda: Pair(1, 2)):
+    for make in (
+        lambda: (1, 2),
+        lambda: "ab",
+        lambda: Shape(1),
+        lambda: Pair(1, 2),
+        lambda: Rate(1),
+    ):
         once = make()
         assert pack_state([once, once]) == pack_state([make(), make()])
 
