@@ -264,6 +264,7 @@ class Communicator:
         Args:
             state: equal on all ranks; nested dict, list, tuple of numpy arrays, numbers, str,
                 bytes, bool, None; a dict's keys in the same order. Copied before this returns.
+                What is one object under several names is loaded as one.
             local: this rank's own state, of the same types and different on each rank; kept here
                 and by `local_replicas` other ranks. All ranks pass one, or none does.
             lazy: do not copy `state`: it is packed only if that is needed. Its arrays must not be

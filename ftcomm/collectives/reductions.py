@@ -1,8 +1,9 @@
 """Reductions: which operation on which dtype, and how two operands become one.
 
 A `Reducer` combines segments and keeps the order of its operands, because ``x + y`` and ``y + x``
-differ in NaN payloads.  Integers wrap, and the mean is the sum divided once at the end.  Numpy adds
-bools by *or*: whoever sums them wants to count, so it is refused.
+differ in NaN payloads.  Integers wrap, and the mean is the sum divided once at the end; of float16
+the caller widens it first (`requests.arguments.as_operands`).  Numpy adds bools by *or*: whoever
+sums them wants to count, so it is refused.
 """
 
 import functools

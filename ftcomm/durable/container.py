@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import xxhash
 
 MAGIC = b"FTDATA\0\0"
-FORMAT = 1
+FORMAT = 2  # 2: a packed state says which of its parts are one object
 ALIGNMENT = 4096
 HEADER_DIGEST_BYTES = 16
 MAX_ENTRIES = 65_536  # results of one prelude
@@ -192,7 +192,7 @@ def open_container(store: Store, name: str, series: str) -> OpenContainer:
     An object of another job than `series` is refused.
 
     Raises:
-        DamagedObjectError: it is cut short, changed, foreign, of another job or a later format.
+        DamagedObjectError: it is cut short, changed, foreign, of another job or format.
         MissingObjectError: there is none.
         StoreError: the store could not be read.
     """
@@ -202,9 +202,9 @@ def open_container(store: Store, name: str, series: str) -> OpenContainer:
     magic, format_, length = _START.unpack(fixed)
     if magic != MAGIC:
         raise DamagedObjectError(f"{name} is no object of ftcomm")
-    if format_ > FORMAT:
+    if format_ != FORMAT:
         raise DamagedObjectError(
-            f"object {name} has format {format_}; this ftcomm reads up to {FORMAT}",
+            f"object {name} has format {format_}; this ftcomm reads format {FORMAT}",
             remedy="use the ftcomm that wrote it",
         )
     if length > MAX_HEADER_BYTES:

@@ -18,6 +18,8 @@ JSON has no form for:
 ``{"$default_dict": [...],``            a defaultdict, as pairs
 ``"factory": "int"}``
 ``{"$registered": NAME, "content": C}`` a type that the script registered, as plain content
+``{"$shared": N, "content": C}``        a container or such a type that occurs again
+``{"$reference": N}``                   the same object; of an array the same ``$array``
 ======================================  ====================================================
 """
 
@@ -130,6 +132,8 @@ class _Arrays:
     def __init__(self, archive: zipfile.ZipFile) -> None:
         self._archive = archive
         self._names: set[str] = set()
+        # Arrays that were written, by `id`, and held: no other one gets that.
+        self._written: dict[int, tuple[ArrayNode, str]] = {}
         self._nbytes = 0
         self._tagged: dict[str, Callable[[list[Any], str], Any]] = {
             "tuple": lambda items, path: {"$tuple": self._each(items, path)},
@@ -143,6 +147,11 @@ class _Arrays:
                 "$registered": items[0],
                 "content": self.plain(items[1], path),
             },
+            "shared": lambda items, path: {
+                "$shared": items[0],
+                "content": self.plain(items[1], path),
+            },
+            "reference": lambda items, _: {"$reference": items[0]},
         }
 
     def exported(self) -> Exported:
@@ -188,12 +197,15 @@ class _Arrays:
         ]
 
     def _array(self, node: ArrayNode, path: str) -> str:
-        """Write an array under a name of its own; return the name."""
+        """Write an array under a name of its own, once; return the name."""
+        if id(node) in self._written:
+            return self._written[id(node)][1]
         wanted = path[:MAX_ARRAY_NAME]
         name, number = wanted, 2
         while name in self._names:
             name, number = f"{wanted}~{number}", number + 1
         self._names.add(name)
+        self._written[id(node)] = node, name
         self._nbytes += len(node.content)
         self.write(f"{name}.npy", [_npy_header(node), node.content])
         return name

@@ -34,6 +34,9 @@ ITEM_BYTES = {
     "bfloat16": 2,
 }
 FACTORIES = ("None", "int", "float", "complex", "str", "bytes", "bool", "list", "dict", "tuple")
+_REFERENCE = 13
+_SHARED = 32  # is added to the code of a part that occurs again
+_MUTABLE = (1, 7, 8, 9, 10, 11, 12)
 _LENGTH = struct.Struct("<Q")
 _COMPLEX = struct.Struct("<dd")
 
@@ -64,8 +67,9 @@ class TaggedNode:
     """A value that msgpack has no form for: its kind, and what it is made of.
 
     ``kind`` is ``tuple`` (a list), ``ordered_dict`` (keys and values in turn), ``default_dict``
-    (the factory's name, then keys and values in turn), ``complex`` (two numbers) or ``registered``
-    (the type's name and its content).
+    (the factory's name, then keys and values in turn), ``complex`` (two numbers), ``registered``
+    (the type's name and its content), ``shared`` (a number and a part) or ``reference`` (the number
+    of a shared part that came before).  An array that is shared is one `ArrayNode` in all places.
     """
 
     kind: str
@@ -108,7 +112,7 @@ def _must_be_known(value: Any, depth: int) -> None:
         raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
     if isinstance(value, TaggedNode):
         for item in value.items:
-            _must_be_known(item, depth + 1)
+            _must_be_known(item, depth + (value.kind != "shared"))
     elif isinstance(value, list):
         for item in value:
             _must_be_known(item, depth + 1)
@@ -126,6 +130,7 @@ class _Reader:
         self._raw = raw
         self._end = 0
         self._depth = 0
+        self._shared: list[Any] = []
 
     def whole(self) -> Any:
         (length,) = _LENGTH.unpack(self._taken(0, _LENGTH.size))
@@ -163,6 +168,25 @@ class _Reader:
             self._depth -= 1
 
     def _extension(self, code: int, data: bytes) -> Any:
+        if code == _REFERENCE:
+            return self._referred(self._read(data))
+        if code < _SHARED:
+            return self._part(code, data)
+        if code - _SHARED not in _MUTABLE:
+            raise ValueError(f"unknown type {code}")
+        part = self._part(code - _SHARED, data)
+        self._shared.append(part)
+        if isinstance(part, ArrayNode):
+            return part
+        return TaggedNode("shared", [len(self._shared) - 1, part])
+
+    def _referred(self, number: Any) -> Any:
+        if type(number) is not int or not 0 <= number < len(self._shared):
+            raise ValueError(f"a reference to part {number} of {len(self._shared)}")
+        part = self._shared[number]
+        return part if isinstance(part, ArrayNode) else TaggedNode("reference", [number])
+
+    def _part(self, code: int, data: bytes) -> Any:
         match code:
             case 1 | 10:
                 dtype, shape = self._read(data)
@@ -186,6 +210,8 @@ class _Reader:
                 return _default_dict(self._items(data))
             case 9:
                 return _registered(self._items(data))
+            case 11 | 12:
+                return self._native(code, data)
             case _:
                 raise ValueError(f"unknown type {code}")
 
@@ -194,6 +220,12 @@ class _Reader:
         if not isinstance(items, list):
             raise TypeError("a container that holds no list")
         return items
+
+    def _native(self, code: int, data: bytes) -> Any:
+        part = self._read(data)
+        if not isinstance(part, list if code == 11 else dict):
+            raise TypeError("a list or dict that is none")
+        return part
 
     def _array(self, code: int, shape: tuple[int, ...], *, is_fortran: bool) -> ArrayNode:
         dtype = DTYPE_NAMES.get(code, "none")

@@ -20,6 +20,7 @@ from ftcomm.requests.request import (
     CollectiveSpec,
     DeferredInput,
     Request,
+    in_result_dtype,
     stored_rows,
 )
 from ftcomm.state.layout import Packed
@@ -73,6 +74,7 @@ class SingleProcessEngine:
         form, recvbuf = call.form, call.sendbuf.copy()
         if form.reducer is not None:
             form.reducer.finish(recvbuf, 1)
+            recvbuf = in_result_dtype(form, recvbuf)
         if form.contributed is not None:
             return self._own(call, recvbuf)
         if form.schedule is None:

@@ -17,7 +17,7 @@ from ftcomm.memory.pool import Array, LoggedResult
 from ftcomm.protocol.signature import Kind, LogMode, logged_as
 from ftcomm.recovery.result_log import LogEntry
 from ftcomm.requests.arguments import log_of_size
-from ftcomm.requests.request import Request
+from ftcomm.requests.request import Request, in_result_dtype
 
 
 class OwnInput(Protocol):
@@ -120,15 +120,16 @@ class ContributedExchange:
         assert form.schedule is not None, "all sizes are known"
         assert form.contributed is not None, "this call is one of those"
         own = form.contributed.own
-        if own is None:
+        if own is None and form.work_dtype == form.dtype:
             result = self._place(call, form.recvbuf_count)
             done = plane.run(form.schedule, header, call.sendbuf, result, form.reducer)
             return LoggedResult(result, form.shape) if done else None
-        work = plane.take(form.recvbuf_count, form.dtype)
+        work = plane.take(form.recvbuf_count, form.work_dtype)
         if not plane.run(form.schedule, header, call.sendbuf, work, form.reducer):
             return None
-        result = self._place(call, own.stop - own.start)
-        result[:] = work[own]
+        part = in_result_dtype(form, work if own is None else work[own])
+        result = self._place(call, len(part))
+        result[:] = part
         plane.give_back(work)
         return LoggedResult(result, form.shape)
 

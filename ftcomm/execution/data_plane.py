@@ -32,6 +32,7 @@ from ftcomm.requests.request import (
     CollectiveSpec,
     OpenBroadcast,
     Request,
+    in_result_dtype,
     row_elements,
     stored_rows,
 )
@@ -141,7 +142,7 @@ class DataPlane:
         if memory is not None:
             result = self.run_in_shared_window(header, sendbuf, form, memory)
             return None if result is None else LoggedResult(result, form.shape)
-        recvbuf = self.take(form.recvbuf_count, form.dtype)
+        recvbuf = self.take(form.recvbuf_count, form.work_dtype)
         if form.kind is Kind.BROADCAST:
             if form.root == self._view.rank:
                 recvbuf[:] = sendbuf
@@ -155,7 +156,10 @@ class DataPlane:
             return None
         if call.flush and not self._barrier(header, stage=stage + 1):
             return None
-        return LoggedResult(recvbuf, form.shape, scalar=form.scalar)
+        result = in_result_dtype(form, recvbuf)
+        if form.work_dtype != form.dtype:
+            self.give_back(recvbuf)
+        return LoggedResult(result, form.shape, scalar=form.scalar)
 
     def _gather_rows(self, call: Request, header: CallHeader) -> LoggedResult | None:
         """Every rank's rows, one after the other: first how many each has, then the rows."""
@@ -442,7 +446,7 @@ class DataPlane:
             self._tell(fault, header.epoch)
             return None
         self.shared_window.give_back(places)
-        return result.view(form.dtype)
+        return in_result_dtype(form, result)
 
     def persistent_moves(self, form: CollectiveSpec) -> tuple[Move, ...] | None:
         """The moves of a form that `run_moves` takes, else None."""

@@ -56,7 +56,7 @@ class SharedResults:
         hub, schedule, epoch = self._hub, form.schedule, turn.epoch
         if schedule is None or turn.position.version == PRELUDE:
             return None
-        if not suits_shared_window(schedule, form.dtype.itemsize):
+        if not suits_shared_window(schedule, form.work_dtype.itemsize):
             return None
         memory = hub.shared_window
         if self._joined is not None and memory is not self._joined:
@@ -90,7 +90,7 @@ class SharedResults:
     def places(self, form: CollectiveSpec, memory: SharedWindow) -> ResultSlots:
         """Return the memory for the result of a call of `form`; `give_back` releases it."""
         assert form.schedule is not None, "calls of one schedule"
-        hub, dtype = self._hub, as_executed(form.dtype)
+        hub, dtype = self._hub, as_executed(form.work_dtype)
         with hub.lock:
             scratch = hub.pool.take(scratch_elements(form.schedule) * dtype.itemsize, _BYTE)
         return ResultSlots(memory, functools.partial(self._own, form), scratch.view(dtype))
@@ -104,8 +104,8 @@ class SharedResults:
 
     def _own(self, form: CollectiveSpec) -> Array:
         with self._hub.lock:
-            own = self._hub.pool.take(form.recvbuf_count, form.dtype)
-        return own.view(as_executed(form.dtype))
+            own = self._hub.pool.take(form.recvbuf_count, form.work_dtype)
+        return own.view(as_executed(form.work_dtype))
 
 
 def as_executed(dtype: AnyDtype) -> AnyDtype:

@@ -7,6 +7,7 @@ import numpy as np
 
 from ftcomm.collectives.bfloat16 import round_to_bfloat16
 from ftcomm.collectives.dtypes import AnyDtype, dtype_code, dtype_text
+from ftcomm.collectives.op_argument import Reduction
 from ftcomm.memory.pool import Array
 from ftcomm.protocol.signature import (
     MAX_NAMED_DIMS,
@@ -115,6 +116,22 @@ def rounded(sendbuf: Array, wire: str) -> Array:
     return bits
 
 
+def as_operands(sendbuf: Array, op: str | Reduction, wire: str | None) -> Array:
+    """A user's elements as they travel in a reduction: rounded, widened, or as they are.
+
+    The sum of float16 may be too large for float16 where the mean is not, so a mean is made in
+    float32 and rounded once.
+
+    Raises:
+        TypeError, ValueError: the format `wire` is unknown, or not for this dtype.
+    """
+    if wire is not None:
+        return rounded(sendbuf, wire)
+    if op == "mean" and sendbuf.dtype == np.float16:
+        return sendbuf.astype(np.float32)
+    return sendbuf
+
+
 def result_dtype(elements: AnyDtype, wire: str | None) -> AnyDtype:
     """Return the user's dtype for elements of this dtype that travelled in the format `wire`."""
     return elements if wire is None else _FLOAT32
@@ -198,6 +215,7 @@ def signature_of(
     sendbuf: Array,
     shape: tuple[int, ...],
     *,
+    dtype: AnyDtype | None = None,
     op: OpCode = OpCode.NONE,
     op_hash: int = 0,
     root: int = -1,
@@ -206,11 +224,14 @@ def signature_of(
     scalar: Scalar = Scalar.ARRAY,
     log: LogMode = LogMode.WHOLE,
 ) -> bytes:
-    """The 48 bytes that all ranks must agree on; raises TypeError."""
+    """The 48 bytes that all ranks must agree on; raises TypeError.
+
+    `dtype` is the user's, where elements travel in another one.
+    """
     return Signature(
         kind=kind,
         op=op,
-        dtype=dtype_code(result_dtype(sendbuf.dtype, wire)),
+        dtype=dtype_code(sendbuf.dtype if dtype is None else dtype),
         algorithm=algorithm,
         root=root,
         count=0 if kind in RAGGED else len(sendbuf),

@@ -42,11 +42,11 @@ from ftcomm.protocol.signature import (
 )
 from ftcomm.requests.arguments import (
     as_elements,
+    as_operands,
     as_rows,
     checked_root,
     is_input_function,
     named_log,
-    rounded,
     scalar_type,
     signature_of,
     wire_code,
@@ -134,18 +134,17 @@ class RequestBuilder:
         site: str,
     ) -> Request:
         """A validated allreduce, or, with a root, a reduce; raises TypeError or ValueError."""
-        sendbuf, shape = as_elements(x)
-        if options.wire is not None:
-            sendbuf = rounded(sendbuf, options.wire)
-        asked = resolve_op(options.op)
+        elements, shape = as_elements(x)
+        dtype, asked = elements.dtype, resolve_op(options.op)
+        sendbuf = as_operands(elements, asked, options.wire)
+
+        def make() -> CollectiveSpec:
+            return self._reduction_form(sendbuf, dtype, shape, asked, options, site)
+
         if not isinstance(asked, str):  # a function may hold on to anything: its form is not kept
-            return Request(self._reduction_form(sendbuf, shape, asked, options, site), sendbuf)
-        key = (sendbuf.dtype, shape, asked, options.algorithm, site, options.root, options.wire)
-        form = self._forms.get(key)
-        if form is None:
-            form = self._reduction_form(sendbuf, shape, asked, options, site)
-            self._keep(key, form)
-        return Request(form, sendbuf)
+            return Request(make(), sendbuf)
+        key = (dtype, shape, asked, options.algorithm, site, options.root, options.wire)
+        return Request(self.kept(key, make), sendbuf)
 
     def reducer_of(
         self, op: str | Reduction, sendbuf: Array, shape: tuple[int, ...], wire: str | None
@@ -233,6 +232,7 @@ class RequestBuilder:
     def _reduction_form(
         self,
         sendbuf: Array,
+        dtype: AnyDtype,
         shape: tuple[int, ...],
         op: str | Reduction,
         options: CallOptions,
@@ -246,6 +246,7 @@ class RequestBuilder:
             kind,
             sendbuf,
             shape,
+            dtype=dtype,
             op=reducer.op,
             op_hash=reducer.op_hash,
             algorithm=wish,
@@ -260,11 +261,12 @@ class RequestBuilder:
             schedule,
             signature,
             site,
-            sendbuf.dtype,
+            dtype if wire is None else sendbuf.dtype,
             shape,
             root=root,
             reducer=reducer,
             site_text=site_text(site, op),
+            accumulator=sendbuf.dtype,
         )
 
     def broadcast(self, x: Any, options: CallOptions, site: str) -> Request:
@@ -502,6 +504,7 @@ def make_form(
     site_text: str = "",
     contributed: ContributedForm | None = None,
     logged: int | None = None,
+    accumulator: AnyDtype | None = None,
 ) -> CollectiveSpec:
     """The form of a call with a result, or rows of one, of `dtype` and `shape`.
 
@@ -523,4 +526,5 @@ def make_form(
         scalar=scalar,
         announcement=announcement,
         contributed=contributed,
+        accumulator=accumulator,
     )

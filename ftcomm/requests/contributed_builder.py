@@ -26,7 +26,7 @@ from ftcomm.collectives.reductions import Reducer
 from ftcomm.collectives.selection import schedule_for
 from ftcomm.memory.pool import Array
 from ftcomm.protocol.signature import Algorithm, Kind, LogMode, Signature
-from ftcomm.requests.arguments import as_elements, as_rows, chosen_log, rounded, signature_of
+from ftcomm.requests.arguments import as_elements, as_operands, as_rows, chosen_log, signature_of
 from ftcomm.requests.builder import RequestBuilder, algorithm_named, make_form, site_text
 from ftcomm.requests.counts import checked_counts, counts_hash
 from ftcomm.requests.object_payload import (
@@ -72,16 +72,17 @@ class ContributedBuilder:
         prelude: bool,
     ) -> Request:
         """A validated reduce_scatter of the rows of `x`; raises TypeError or ValueError."""
-        sendbuf, shape = as_elements(x)
+        elements, shape = as_elements(x)
         rows = checked_counts(options.counts, shape, self._size, "reduce_scatter")
         op = resolve_op(options.op)
+        sendbuf = as_operands(elements, op, None)
         if isinstance(op, Reduction) and len(sendbuf):
             check_itemsize(op, sendbuf[: len(sendbuf) // shape[0]], "a row of the input")
-        log = _log_of_reduction(op, sendbuf.nbytes, options.log, prelude=prelude)
+        log = _log_of_reduction(op, elements.nbytes, options.log, prelude=prelude)
         whole = log is LogMode.WHOLE
         named = options.algorithm
         wish = self._builder.wish(named, op) if whole else _own_algorithm(named)
-        shaped = _Rows(sendbuf, shape, rows, log, lent=not options.copy)
+        shaped = _Rows(sendbuf, elements.dtype, shape, rows, log, lent=not options.copy)
         make = functools.partial(
             self._allreduced if whole else self._scattered, shaped, op, wish, site
         )
@@ -111,10 +112,11 @@ class ContributedBuilder:
             schedule,
             _signature_of_rows(x, reducer, wish),
             site,
-            sendbuf.dtype,
+            x.dtype,
             shape,
             reducer=reducer,
             site_text=site_text(site, op),
+            accumulator=sendbuf.dtype,
         )
 
     def _scattered(
@@ -143,36 +145,37 @@ class ContributedBuilder:
             schedule,
             _signature_of_rows(x, reducer, wish),
             site,
-            sendbuf.dtype,
+            x.dtype,
             (rows[self._rank], *shape[1:]),
             reducer=reducer,
             site_text=site_text(site, op),
             contributed=ContributedForm(shape, extents, combine, own, lent=x.lent, log=x.log),
-            logged=self._logged(x.log, sendbuf.nbytes, max(rows) * width * sendbuf.itemsize),
+            logged=self._logged(x.log, sendbuf.nbytes, max(rows) * width * x.dtype.itemsize),
+            accumulator=sendbuf.dtype,
         )
 
     def reduce(self, x: Any, options: CallOptions, site: str, *, prelude: bool) -> Request:
         """A validated reduce; raises TypeError or ValueError."""
-        sendbuf, shape = as_elements(x)
+        elements, shape = as_elements(x)
         op = resolve_op(options.op)
-        log = _log_of_reduction(op, sendbuf.nbytes, options.log, prelude=prelude)
+        log = _log_of_reduction(op, elements.nbytes, options.log, prelude=prelude)
         is_ring = algorithm_named(options.algorithm) in (Algorithm.AUTO, Algorithm.RING)
         if log is LogMode.CONTRIBUTIONS and options.log is None and not is_ring:
             log = LogMode.WHOLE  # an algorithm of allreduce is asked for
         if log is LogMode.WHOLE:
             return self._builder.allreduce(x, options, site)
-        if options.wire is not None:
-            sendbuf = rounded(sendbuf, options.wire)
+        sendbuf, dtype = as_operands(elements, op, options.wire), elements.dtype
         wish = _own_algorithm(options.algorithm)
-        make = functools.partial(self._reduced, sendbuf, shape, op, wish, options, log, site)
+        make = functools.partial(self._reduced, sendbuf, dtype, shape, op, wish, options, log, site)
         if not isinstance(op, str):
             return Request(make(), sendbuf)
-        key = (Kind.REDUCE, log, sendbuf.dtype, shape, op, wish, options.root, options.wire, site)
+        key = (Kind.REDUCE, log, dtype, shape, op, wish, options.root, options.wire, site)
         return Request(self._builder.kept(key, make), sendbuf)
 
     def _reduced(
         self,
         sendbuf: Array,
+        dtype: AnyDtype,
         shape: tuple[int, ...],
         op: str | Reduction,
         wish: Algorithm,
@@ -190,6 +193,7 @@ class ContributedBuilder:
             Kind.REDUCE,
             sendbuf,
             shape,
+            dtype=dtype,
             op=reducer.op,
             op_hash=reducer.op_hash,
             algorithm=wish,
@@ -198,12 +202,13 @@ class ContributedBuilder:
             log=log,
         )
         is_root = self._rank == root
+        result = dtype if options.wire is None else sendbuf.dtype
         return make_form(
             Kind.REDUCE,
             reduce_schedule(self._size, self._rank, count, root),
             signature,
             site,
-            sendbuf.dtype,
+            result,
             shape if is_root else (0,),
             root=root,
             reducer=reducer,
@@ -215,7 +220,8 @@ class ContributedBuilder:
                 None if is_root else slice(0, 0),
                 log=log,
             ),
-            logged=self._logged(log, sendbuf.nbytes, sendbuf.nbytes),
+            logged=self._logged(log, sendbuf.nbytes, count * result.itemsize),
+            accumulator=sendbuf.dtype,
         )
 
     def gather(self, x: Any, options: CallOptions, site: str, *, prelude: bool) -> Request:
@@ -249,7 +255,7 @@ class ContributedBuilder:
         sendbuf, shape = as_elements(x)
         rows = checked_counts(None, shape, self._size, "alltoall")
         log = chosen_log(options.log, sendbuf.nbytes * self._size, in_prelude=prelude)
-        shaped = _Rows(sendbuf, shape, rows, log, lent=not options.copy)
+        shaped = _Rows(sendbuf, sendbuf.dtype, shape, rows, log, lent=not options.copy)
         make = functools.partial(self._exchanged, shaped, site)
         return Request(self._builder.kept((Kind.ALLTOALL, *shaped.key, site), make), sendbuf)
 
@@ -372,6 +378,7 @@ class _Rows(NamedTuple):
     """An input whose rows go to different ranks."""
 
     sendbuf: Array
+    dtype: AnyDtype  # the user's
     shape: tuple[int, ...]
     rows: tuple[int, ...]
     log: LogMode
@@ -380,7 +387,7 @@ class _Rows(NamedTuple):
     @property
     def key(self) -> tuple[object, ...]:
         """All that the form of a call depends on."""
-        return (self.log, self.sendbuf.dtype, self.shape, self.rows, self.lent)
+        return (self.log, self.dtype, self.shape, self.rows, self.lent)
 
 
 def _log_of_reduction(
@@ -418,6 +425,7 @@ def _signature_of_rows(x: _Rows, reducer: Reducer, wish: Algorithm) -> bytes:
         Kind.REDUCE_SCATTER,
         x.sendbuf,
         x.shape,
+        dtype=x.dtype,
         op=reducer.op,
         op_hash=reducer.op_hash ^ counts_hash(x.rows),
         algorithm=wish,

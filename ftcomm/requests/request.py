@@ -116,6 +116,13 @@ class CollectiveSpec:
     announcement: Schedule | None = None
     # Of a call of which each rank logs its own input, else None.
     contributed: ContributedForm | None = None
+    # In which elements travel and are combined, where that is not `dtype`; the result is rounded.
+    accumulator: AnyDtype | None = None
+
+    @property
+    def work_dtype(self) -> AnyDtype:
+        """Dtype of the elements that travel."""
+        return self.dtype if self.accumulator is None else self.accumulator
 
 
 @dataclass(slots=True)
@@ -185,6 +192,14 @@ class CheckpointPayload:
     def raw(self) -> Packed:
         """The packed state."""
         return self.state.packed_now() if isinstance(self.state, LazyState) else self.state
+
+
+def in_result_dtype(form: CollectiveSpec, work: Array) -> Array:
+    """The elements of a result: those of `work`, rounded if they were combined in a wider dtype."""
+    if form.work_dtype == form.dtype:
+        return work.view(form.dtype)
+    with np.errstate(all="ignore"):  # as in the combination: no two machines warn alike
+        return work.astype(form.dtype)
 
 
 def row_elements(form: CollectiveSpec) -> int:

@@ -7,16 +7,16 @@ Two threads use it: the user's makes and releases it, and one that serves anothe
 
 import hashlib
 import threading
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
 
 from ftcomm.errors import StateChangedError
+from ftcomm.state.identity import DICTS, LEAVES, MAX_DEPTH, SharedParts
 from ftcomm.state.layout import Packed
-from ftcomm.state.registered_types import Converted, converted
+from ftcomm.state.registered_types import Converted
 from ftcomm.state.serializer import (
-    MAX_DEPTH,
     checked_code,
     checked_integer,
     checked_key,
@@ -24,9 +24,6 @@ from ftcomm.state.serializer import (
     factory_code,
     pack_state,
 )
-
-_LEAVES = frozenset((bool, float, complex, bytes, type(None)))  # nobody can change them
-_DICTS = frozenset((dict, OrderedDict, defaultdict))
 
 
 class LazyState:
@@ -43,39 +40,10 @@ class LazyState:
     def __init__(self, state: Any, *, watched: bool = False) -> None:
         self._lock = threading.Lock()
         self._arrays: dict[str, np.ndarray[Any, Any]] = {}
-        self._state = self._own(state, "state", 0)
+        self._state = _Owner(state, self._arrays).own(state, "state", 0)
         self._is_held = True
         self._raw: Packed | None = None
         self._marks = {path: _mark(a) for path, a in self._arrays.items()} if watched else {}
-
-    def _own(self, value: Any, where: str, depth: int) -> Any:
-        """`value` in containers of our own; arrays share the user's memory."""
-        if depth > MAX_DEPTH:
-            raise TypeError(f"{where} is nested more than {MAX_DEPTH} deep")
-        kind = type(value)
-        if kind is np.ndarray:
-            checked_code(value, where)
-            self._arrays[where] = value.view()
-            return self._arrays[where]
-        if kind in _DICTS:
-            content = {
-                checked_key(key, where): self._own(item, f"{where}[{key!r}]", depth + 1)
-                for key, item in value.items()
-            }
-            return _same_dict(value, content, where)
-        if kind is list or kind is tuple:
-            return kind(self._own(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value))
-        of_user = converted(value)
-        if of_user is not None:  # now: the user may change the value before it is packed
-            content = self._own(of_user.content, f"{where}.to_state()", depth + 1)
-            return Converted(of_user.name, content)
-        if kind is str:
-            checked_text(value, where)
-        elif kind is int:
-            checked_integer(value, where)
-        elif kind not in _LEAVES:
-            pack_state(value, where)  # a number of numpy's, or refused
-        return value
 
     def raw(self) -> Packed | None:
         """The packed state, made at the first call; None if it was released before.
@@ -121,6 +89,52 @@ class LazyState:
                 f"{changed[0]} was written to after checkpoint(..., lazy=True) was given it and "
                 "before the next checkpoint had returned"
             )
+
+
+class _Owner:
+    """Makes containers of our own for one state; arrays share the user's memory."""
+
+    def __init__(self, state: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
+        self._parts, self._arrays = SharedParts(state), arrays
+
+    def own(self, value: Any, where: str, depth: int) -> Any:
+        """`value` in our own containers; raises TypeError."""
+        if depth > MAX_DEPTH:
+            raise TypeError(f"{where} is nested more than {MAX_DEPTH} deep")
+        key = self._parts.key(value)
+        if key is None:
+            return self._part(value, where, depth)
+        found = self._parts.find(key, where, depth)
+        if found is None:
+            found = self._part(value, where, depth)
+            self._parts.keep(key, found)
+        return found
+
+    def _part(self, value: Any, where: str, depth: int) -> Any:
+        kind = type(value)
+        if kind is np.ndarray:
+            checked_code(value, where)
+            self._arrays[where] = value.view()
+            return self._arrays[where]
+        if kind in DICTS:
+            content = {
+                checked_key(key, where): self.own(item, f"{where}[{key!r}]", depth + 1)
+                for key, item in value.items()
+            }
+            return _same_dict(value, content, where)
+        if kind is list or kind is tuple:
+            return kind(self.own(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value))
+        of_user = self._parts.content(value)
+        if of_user is not None:  # now: the user may change the value before it is packed
+            content = self.own(of_user.content, f"{where}.to_state()", depth + 1)
+            return Converted(of_user.name, content)
+        if kind is str:
+            checked_text(value, where)
+        elif kind is int:
+            checked_integer(value, where)
+        elif kind not in LEAVES:
+            pack_state(value, where)  # a number of numpy's, or refused
+        return value
 
 
 def _same_dict(value: Any, content: dict[Any, Any], where: str) -> Any:

@@ -7,12 +7,14 @@ shape alone: containers are opened level by level, as long as the number of part
 
 import hashlib
 from collections import deque
+from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
 
 from ftcomm.protocol.field_types import MAX_LEAVES
 from ftcomm.protocol.messages import Leaf
+from ftcomm.state.identity import identity
 from ftcomm.state.layout import Packed
 from ftcomm.state.serializer import in_fortran_order, pack_state, unpack_state
 
@@ -26,9 +28,17 @@ def leaves_of(raw: Packed) -> tuple[Leaf, ...]:
     It reads all of the state, in numpy and hashlib, which let other threads run meanwhile.
     """
     leaves: list[Leaf] = []
-    waiting: deque[tuple[str, Any]] = deque([("state", unpack_state(raw, copy=False))])
+    state = unpack_state(raw, copy=False)  # held to the end: no other object gets an identity of it
+    known: dict[Hashable, str] = {}  # the path at which a part came first
+    waiting: deque[tuple[str, Any]] = deque([("state", state)])
     while waiting:
         path, value = waiting.popleft()
+        key = identity(value)
+        if key in known:
+            leaves.append(_again(path, known[key]))
+            continue
+        if key is not None:
+            known[key] = path
         parts = _parts(path, value)
         if parts and len(leaves) + len(waiting) + 1 + len(parts) <= MAX_LEAVES:
             leaves.append(Leaf(path, _container_text(value), _digest(_keys(value))))
@@ -36,6 +46,12 @@ def leaves_of(raw: Packed) -> tuple[Leaf, ...]:
         else:
             leaves.append(Leaf(path, _text(value), _digest(_content(value))))
     return tuple(leaves)
+
+
+def _again(path: str, first: str) -> Leaf:
+    """A part that is no copy of another one, but that one itself."""
+    what = f"the same object as {first}"
+    return Leaf(path, what, _digest(what.encode()))
 
 
 def _parts(path: str, value: Any) -> list[tuple[str, Any]]:

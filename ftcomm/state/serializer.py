@@ -4,13 +4,15 @@ A head by msgpack says what there is; arrays and long strings of bytes follow it
 `bodies`).  Nothing that is read here can run code: unknown types are refused by name when written,
 unknown tags when read.  Every value comes back with the type that it had, or is refused; arrays
 come back writable, in native byte order, and in C or Fortran order as they were, since numpy may
-round the sums of these differently.  Types of users are those that they have registered: see
+round the sums of these differently.  A mutable part that occurs more than once is written once and
+comes back as one object: see `identity`.  Types of users are those that they have registered: see
 `registered_types`.
 """
 
 import math
 import struct
 from collections import OrderedDict, defaultdict
+from collections.abc import Collection, Hashable
 from typing import Any
 
 import msgpack
@@ -18,11 +20,11 @@ import numpy as np
 
 from ftcomm.collectives.dtypes import AnyDtype, dtype_code, dtype_of
 from ftcomm.errors import ProtocolError
+from ftcomm.state.identity import MAX_DEPTH, SharedParts
 from ftcomm.state.layout import Array, Bodies, Packed, with_bodies
 from ftcomm.state.registered_types import (
     FACTORIES,
     MAX_NAME,
-    converted,
     is_registered,
     refusal,
     registered,
@@ -30,12 +32,16 @@ from ftcomm.state.registered_types import (
 
 _ARRAY, _TUPLE, _BIG_INT, _SCALAR, _LONG_BYTES = 1, 2, 3, 4, 5
 _COMPLEX, _ORDERED_DICT, _DEFAULT_DICT, _REGISTERED, _FORTRAN_ARRAY = 6, 7, 8, 9, 10
+_LIST, _DICT, _REFERENCE = 11, 12, 13
+_SHARED = 32  # is added where a part occurs again, as a reference to it
 _COMPLEX_BYTES = struct.Struct("<dd")
 LONG_BYTES = 1 << 16  # from here on a string of bytes is a body
 _LEAVES = (bool, int, float, complex, str, bytes, np.ndarray, np.generic)
 _USUAL_LEAVES = frozenset((bool, int, float, complex, str, bytes, type(None), np.ndarray))
 _AS_THEY_ARE = frozenset((bool, float, type(None)))  # msgpack's own
-MAX_DEPTH = 64  # nesting of a state; deeper is a cycle or a mistake
+_NATIVE: dict[int, type] = {_LIST: list, _DICT: dict}  # msgpack's own, where they are shared
+# What may be shared: what has an identity.
+_MUTABLE = (_ARRAY, _FORTRAN_ARRAY, _LIST, _DICT, _ORDERED_DICT, _DEFAULT_DICT, _REGISTERED)
 # What to pass in place of an array, by the kind of its dtype: text, bytes, objects, times, structs.
 _INSTEAD = {
     **dict.fromkeys("USO", "tolist()"),
@@ -55,15 +61,17 @@ def pack_state(state: Any, name: str = "state") -> Packed:
         name: what messages call it.
 
     Raises:
-        TypeError: something else is in it; the message says where.
+        TypeError: something else is in it, or it contains itself; the message says where.
     """
-    writer = _HeadWriter()
+    writer = _HeadWriter(state)
     head = bytes(msgpack.packb(writer.plain(state, name, 0), use_bin_type=True))
     return with_bodies(head, writer.bodies)
 
 
 def unpack_state(raw: Packed, *, copy: bool = True) -> Any:
     """The inverse of `pack_state`; every call gives its own writable copy.
+
+    Parts that were one object are one again.
 
     Args:
         raw: as `pack_state` made it.
@@ -75,9 +83,10 @@ def unpack_state(raw: Packed, *, copy: bool = True) -> Any:
     """
     try:
         bodies = Bodies(raw)
-        state = _HeadReader(bodies, copy=copy).read(bodies.head)
+        reader = _HeadReader(bodies, copy=copy)
+        state = reader.read(bodies.head)
         bodies.must_be_over()
-        _must_be_plain(state, 0)
+        reader.check(state, 0)
         return state
     except _FromStateFailed as failed:
         raise failed.error from None
@@ -106,26 +115,6 @@ def _must_be_whole(raw: bytes) -> None:
     walker.skip()
 
 
-def _must_be_plain(value: Any, depth: int) -> None:
-    """See that `pack_state` could have written `value`; raises ValueError or TypeError."""
-    if depth > MAX_DEPTH:
-        raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
-    if is_registered(value):  # its content was looked at before it was made
-        return
-    if isinstance(value, dict):
-        for key, item in value.items():
-            checked_key(key, "it")
-            _must_be_plain(item, depth + 1)
-    elif isinstance(value, (list, tuple)):
-        # Most long ones hold nothing else, and to look at each costs more than to read it did.
-        if depth < MAX_DEPTH and _USUAL_LEAVES.issuperset(map(type, value)):
-            return
-        for item in value:
-            _must_be_plain(item, depth + 1)
-    elif not (value is None or isinstance(value, _LEAVES)):
-        raise TypeError(f"it holds a {type(value).__name__}")
-
-
 def _limits(size: int) -> dict[str, int]:
     """No length inside may exceed the bytes that are there."""
     names = ("max_str_len", "max_bin_len", "max_array_len", "max_map_len", "max_ext_len")
@@ -135,8 +124,10 @@ def _limits(size: int) -> dict[str, int]:
 class _HeadWriter:
     """Makes one state's head."""
 
-    def __init__(self) -> None:
+    def __init__(self, state: Any) -> None:
         self.bodies: list[Array] = []  # what has to follow it
+        self._parts = SharedParts(state)
+        self._number = 0  # of the next shared part
 
     def plain(self, value: Any, where: str, depth: int) -> Any:
         """`value` as msgpack takes it; raises TypeError."""
@@ -145,14 +136,34 @@ class _HeadWriter:
         kind = type(value)
         if kind in _AS_THEY_ARE:
             return value
-        if kind is np.ndarray:
-            return self._array(value, where)
         if kind is str:
             return checked_text(value, where)
         if kind is int:
             return checked_integer(value, where)
         if kind is bytes:
             return self._long_bytes(value) if len(value) >= LONG_BYTES else value
+        key = self._parts.key(value)
+        if key is None:
+            return self._part(value, where, depth)
+        return self._shared(key, value, where, depth)
+
+    def _shared(self, key: Hashable, value: Any, where: str, depth: int) -> msgpack.ExtType:
+        """A part that occurs more than once: its content, or a reference to it."""
+        reference = self._parts.find(key, where, depth)
+        if reference is not None:
+            return reference
+        part = self._part(value, where, depth)
+        if type(part) is not msgpack.ExtType:
+            part = _ext(_LIST if type(part) is list else _DICT, part)
+        self._parts.keep(key, msgpack.ExtType(_REFERENCE, msgpack.packb(self._number)))
+        self._number += 1
+        return msgpack.ExtType(part.code + _SHARED, part.data)
+
+    def _part(self, value: Any, where: str, depth: int) -> Any:
+        """Content of an array, a container, or a value of another type."""
+        kind = type(value)
+        if kind is np.ndarray:
+            return self._array(value, where)
         if kind is dict:
             return {
                 checked_key(key, where): self.plain(item, f"{where}[{key!r}]", depth + 1)
@@ -177,7 +188,7 @@ class _HeadWriter:
             return _ext(_DEFAULT_DICT, [code, *self._pairs(value, where, depth)])
         if kind is complex:
             return msgpack.ExtType(_COMPLEX, _COMPLEX_BYTES.pack(value.real, value.imag))
-        of_user = converted(value)
+        of_user = self._parts.content(value)
         if of_user is not None:
             content = self.plain(of_user.content, f"{where}.to_state()", depth + 1)
             return _ext(_REGISTERED, [of_user.name, content])
@@ -204,7 +215,7 @@ class _HeadWriter:
         return msgpack.ExtType(_LONG_BYTES, msgpack.packb(len(value)))
 
 
-def _ext(code: int, items: list[Any]) -> msgpack.ExtType:
+def _ext(code: int, items: Any) -> msgpack.ExtType:
     return msgpack.ExtType(code, msgpack.packb(items, use_bin_type=True))
 
 
@@ -285,6 +296,8 @@ class _HeadReader:
 
     def __init__(self, bodies: Bodies, *, copy: bool = True) -> None:
         self._depth = 0
+        self._shared: list[Any] = []  # parts to which references may follow
+        self._levels: dict[int, int] = {}  # of containers below each of them, by `id`
         self._bodies = bodies
         self._copy = copy
 
@@ -310,7 +323,54 @@ class _HeadReader:
         finally:
             self._depth -= 1
 
+    def check(self, value: Any, depth: int) -> int:
+        """See that `pack_state` could have written `value`; return the levels of containers in it.
+
+        Raises:
+            ValueError, TypeError: it is nested too deep, or holds something else.
+        """
+        if depth > MAX_DEPTH:  # before the stack is used up
+            raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
+        if id(value) in self._levels or is_registered(value):  # it was looked at when it was made
+            return self._levels.get(id(value), 0)
+        if isinstance(value, dict):
+            for key in value:
+                checked_key(key, "it")
+            items: Collection[Any] = value.values()
+        elif isinstance(value, (list, tuple)):
+            items = value
+        elif value is None or isinstance(value, _LEAVES):
+            return 0
+        else:
+            raise TypeError(f"it holds a {type(value).__name__}")
+        levels = 1 if items else 0
+        for item in [item for item in items if type(item) not in _USUAL_LEAVES]:
+            levels = max(levels, 1 + self.check(item, depth + 1))
+        if depth + levels > MAX_DEPTH:
+            raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
+        return levels
+
     def _restore(self, code: int, data: bytes) -> Any:
+        if code == _REFERENCE:
+            return self._referred(data)
+        if code < _SHARED:
+            return self._value(code, data)
+        if code - _SHARED not in _MUTABLE:
+            raise ValueError(f"unknown type {code}")
+        value = self._value(code - _SHARED, data)
+        self._levels[id(value)] = self.check(value, self._depth)
+        self._shared.append(value)
+        return value
+
+    def _referred(self, data: bytes) -> Any:
+        number = _unpacked(data)
+        if type(number) is not int or not 0 <= number < len(self._shared):
+            raise ValueError(f"a reference to part {number} of {len(self._shared)}")
+        return self._shared[number]
+
+    def _value(self, code: int, data: bytes) -> Any:
+        if code in _NATIVE:
+            return self._native(code, data)
         if code == _TUPLE:
             return tuple(self._list(data))
         if code == _ORDERED_DICT:
@@ -341,6 +401,12 @@ class _HeadReader:
             raise ValueError("a container that holds no list")
         return items
 
+    def _native(self, code: int, data: bytes) -> Any:
+        value = self.read(data)
+        if type(value) is not _NATIVE[code]:
+            raise ValueError(f"a {_NATIVE[code].__name__} that is none")
+        return value
+
     def _registered(self, items: list[Any]) -> Any:
         """A value of a user's type; only what this process has registered is ever called."""
         name, content = items
@@ -352,7 +418,7 @@ class _HeadReader:
                 f"the state holds a {name}, and this process has not registered that type",
                 remedy="call ftcomm.register() for it on every rank, before load_checkpoint()",
             )
-        _must_be_plain(content, self._depth)
+        self.check(content, self._depth)
         try:
             value = entry.from_state(content)
             if type(value) is not entry.kind:

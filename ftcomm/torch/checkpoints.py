@@ -123,10 +123,10 @@ def _state_of(
     parts: Mapping[str, Any], local: Mapping[str, Any], *, rng: bool, gradients: bool
 ) -> ScriptState:
     shards: list[torch.Tensor] = []
-    shared = {name: to_content(state_of(part), shards) for name, part in parts.items()}
+    shared = to_content({name: state_of(part) for name, part in parts.items()}, shards)
     own: dict[str, Any] = {}
     if local:  # behind the others, whose numbers of shards all ranks have
-        own["parts"] = {name: to_content(state_of(part), shards) for name, part in local.items()}
+        own["parts"] = to_content({name: state_of(part) for name, part in local.items()}, shards)
     if shards:
         own["shards"] = shards
     trained = _trained(parts, local) if gradients else []

@@ -106,10 +106,29 @@ def _in_order(tensor: torch.Tensor) -> torch.Tensor | OrderedTensor:
 
 
 def map_leaves(tree: Any, function: Callable[[Any], Any]) -> Any:
-    """A copy of the containers in `tree`, with `function` of everything else."""
-    kind = type(tree)
-    if kind is dict or kind is OrderedDict:
-        return kind((key, map_leaves(item, function)) for key, item in tree.items())
-    if kind is list or kind is tuple:
-        return kind(map_leaves(item, function) for item in tree)
-    return function(tree)
+    """A copy of the containers in `tree`, with `function` of everything else.
+
+    Parts of `tree` that are one object are one in the copy.
+    """
+    known: dict[int, Any] = {}
+
+    def copied(value: Any) -> Any:
+        if id(value) in known:
+            return known[id(value)]
+        kind = type(value)
+        if kind is tuple:
+            return tuple(copied(item) for item in value)
+        if kind is list:  # known before its items are: it may hold itself, which is refused later
+            items: list[Any] = known.setdefault(id(value), [])
+            items.extend(copied(item) for item in value)
+            return items
+        if kind is dict or kind is OrderedDict:
+            named = known.setdefault(id(value), kind())
+            named.update((key, copied(item)) for key, item in value.items())
+            return named
+        made = function(value)
+        if made is not value:
+            known[id(value)] = made
+        return made
+
+    return copied(tree)

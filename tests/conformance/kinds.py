@@ -218,6 +218,39 @@ def half_wire(record: Recorder) -> Any:
     return total
 
 
+def half_means(record: Recorder) -> Any:
+    """Means of float16 whose sums are too large for float16, small and large."""
+    comm = record.comm
+    first, total = record.load(np.zeros(3, np.float16))
+    for version in range(first, 2):
+        for count in (3, 300_000):
+            x = np.full(count, 60000 + 32 * (comm.rank + version), np.float16)
+            wanted = np.full(count, 60000 + 32 * (1 + version), np.float16)
+            for given in (x, functools.partial(np.copy, x)):
+                same(record.allreduce(given, "mean"), wanted, "mean")
+            reduced = comm.reduce(x, "mean", root=1)
+            same(reduced, wanted if comm.rank == 1 else None, "mean at the root")
+            part = comm.reduce_scatter(x, "mean", log="contributions")
+            same(part, wanted[: count // 3], "a part of the mean")
+        total = total + wanted[:3] / 100
+        record.checkpoint(total)
+    return total
+
+
+def tied_weights(record: Recorder) -> Any:
+    """One array under two names, and a list: trained by one name, read by the other."""
+    w, names = np.zeros(3), ["w"]
+    first, state = record.load({"encoder": w, "decoder": w, "names": names, "more": [names]})
+    for version in range(first, 4):
+        state["encoder"] += record.allreduce(np.full(3, version + record.comm.rank))
+        state["names"].append(str(version))
+        assert state["decoder"] is state["encoder"]
+        assert state["more"][0] is state["names"]
+        record.allreduce(state["decoder"])
+        record.checkpoint(state)
+    return state["decoder"]
+
+
 def of_bfloat16(record: Recorder) -> Any:
     """Arrays of ml_dtypes.bfloat16, in every kind that carries arrays."""
     from ml_dtypes import bfloat16  # noqa: PLC0415 - optional; the other programs need it not
@@ -454,6 +487,7 @@ PROGRAMS: dict[str, Callable[[Recorder], Any]] = {
     for function in (
         every_kind,
         from_the_root,
+        half_means,
         half_wire,
         into_out,
         lazy_broadcasts,
@@ -466,5 +500,6 @@ PROGRAMS: dict[str, Callable[[Recorder], Any]] = {
         unnamed_shape,
         unsteady,
         surroundings,
+        tied_weights,
     )
 }

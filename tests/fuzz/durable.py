@@ -42,9 +42,9 @@ NUMBER = 5
 CHUNK_BYTES = 4096
 
 
-def signed(magic: bytes, body: bytes) -> bytes:
+def signed(magic: bytes, format_: int, body: bytes) -> bytes:
     """A head, the body, and the digest that fits."""
-    whole = struct.pack("<8sII", magic, 1, len(body)) + body
+    whole = struct.pack("<8sII", magic, format_, len(body)) + body
     return whole + hashlib.blake2b(whole, digest_size=16).digest()
 
 
@@ -60,7 +60,7 @@ def feed_record(raw: bytes) -> ChainLink:
 
 def feed_record_body(raw: bytes) -> ChainLink:
     """A record whose digest fits whatever is in it."""
-    return feed_record(signed(records.MAGIC, raw))
+    return feed_record(signed(records.MAGIC, records.FORMAT, raw))
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def feed_container(raw: bytes) -> ContainerHeader:
 
 def feed_container_header(raw: bytes) -> ContainerHeader:
     """A header whose digest fits whatever is in it, and no raw bytes."""
-    start = signed(container.MAGIC, raw)
+    start = signed(container.MAGIC, container.FORMAT, raw)
     start += bytes(-len(start) % container.ALIGNMENT)
     return feed_container(start + container.new_digest(container.ALGORITHM).digest())
 

@@ -300,7 +300,10 @@ def states() -> dict[str, bytes]:
         "ordered": OrderedDict([("b", 1), ("a", [2])]),
         "counts": defaultdict(int, {"x": 3}),
     }
-    found = {"everything": state, "deep": deep, "none": None}
+    w, names = np.arange(3.0), ["a"]
+    shared = {"w": w, "tied": [w, names], "names": (names, {"n": names}), "more": OrderedDict()}
+    shared["again"] = shared["more"]
+    found = {"everything": state, "deep": deep, "none": None, "shared": shared}
     return {name: bytes(pack_state(value)) for name, value in found.items()}
 
 

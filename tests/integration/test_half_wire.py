@@ -1,4 +1,4 @@
-"""Collectives whose elements travel as bfloat16, with deaths in them."""
+"""Collectives whose elements travel in another dtype, with deaths in them."""
 
 import pytest
 
@@ -16,6 +16,14 @@ def test_executed_replayed_and_fetched_results_are_those_of_a_run_in_peace(
 ) -> None:
     faults = ("1.0.4.0@half_received", "0.1.2.0@half_sent", "2.1.5.0@done", "1.1.7.1@enter")
     bench.run(Plan(3, PROGRAM, faults[:3] if settings else faults, settings))
+
+
+@pytest.mark.parametrize("settings", [{}, {"verify": "inputs"}])
+def test_means_of_float16_are_those_of_a_run_in_peace(
+    bench: Bench, settings: dict[str, object]
+) -> None:
+    faults = ("1.0.4.0@half_received", "0.0.7.0@done", "1.1.1.1@enter", "2.1.7.0@half_sent")
+    bench.run(Plan(3, {"program": "half_means"}, faults[:3] if settings else faults, settings))
 
 
 def test_ranks_that_ask_for_different_formats_are_told(bench: Bench) -> None:

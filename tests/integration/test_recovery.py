@@ -57,6 +57,11 @@ def test_who_has_closed_serves_a_rank_that_lags(bench: Bench) -> None:
     bench.run(Plan(3, broadcasts, ("2.1.0.0@half_received", "0.1.0.0@done")))
 
 
+@pytest.mark.parametrize("fault", ["1.2.0.0@enter", "1.3.1.0@done"])
+def test_parts_of_a_state_that_are_one_object_stay_one(bench: Bench, fault: str) -> None:
+    bench.run(Plan(2, {"program": "tied_weights"}, (fault,)))
+
+
 def test_a_call_that_was_executed_but_not_completed_can_be_made_again(bench: Bench) -> None:
     """Another has completed it and goes on: the second attempt is served what that one has.
 

@@ -55,8 +55,11 @@ PRODUCT_LINES = {
     "ftcomm_tracker": [
         (20600, "the first bound"),
         (20730, "workers that advertise loopback to other machines"),
+        (41120, "parts of a state that are one object; means of float16 in float32"),
     ],
-    "ftcomm_chaos": [(15700, "the first bound")],
+    "ftcomm_chaos": [
+        (15700, "the first bound"),
+    ],
 }
 # Optional matters of the two cores. A module outside that imports one must change with it.
 FEATURES = {

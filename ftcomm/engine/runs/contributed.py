@@ -30,7 +30,7 @@ from ftcomm.recovery.contributions.contribution_log import Contribution
 from ftcomm.recovery.events import LinkDown, PartsWanted
 from ftcomm.recovery.machine import NextStep
 from ftcomm.recovery.result_log import LogEntry
-from ftcomm.requests.request import ContributedForm, Extents, Request
+from ftcomm.requests.request import ContributedForm, Extents, Request, in_result_dtype
 
 
 class ContributedRuns:
@@ -153,8 +153,8 @@ class ContributedRuns:
                 self._control.driver.act(LinkDown(self._core.view.epoch, rank, cause))
                 return None
         if cut.combine is not None:
-            executed = [flat.view(as_executed(form.dtype)) for flat in flats]
-            return LoggedResult(cut.combine(executed).view(form.dtype), form.shape)
+            executed = [flat.view(as_executed(form.work_dtype)) for flat in flats]
+            return LoggedResult(in_result_dtype(form, cut.combine(executed)), form.shape)
         joined = self._plane.lend(sum(len(flat) for flat in flats), form.dtype)
         np.concatenate(flats, out=joined)
         if form.schedule is not None:

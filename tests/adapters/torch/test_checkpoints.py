@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 
 import ftcomm  # noqa: E402 - skipped before, where torch is missing
 import ftcomm.torch as ft  # noqa: E402 - likewise
+from ftcomm.state.serializer import pack_state  # noqa: E402 - likewise
 from ftcomm.torch.contents import to_content, to_tree  # noqa: E402 - likewise
 from ftcomm.torch.gradients import (  # noqa: E402 - likewise
     ZEROS,
@@ -315,6 +316,36 @@ def test_elements_lie_as_they_did(comm: ftcomm.Communicator, order: tuple[int, .
     assert (found.stride(), found.tolist()) == (tensor.stride(), tensor.tolist())
     with_gaps = torch.arange(20).reshape(4, 5)[:, ::2]
     assert carried(comm, to_content(with_gaps, [])).tolist() == with_gaps.tolist()
+
+
+def test_tied_weights_are_written_once(comm: ftcomm.Communicator) -> None:
+    encoder, decoder = torch.nn.Linear(400, 400), torch.nn.Linear(400, 400)
+    decoder.weight = encoder.weight
+    tied = torch.nn.Sequential(encoder, decoder)
+    content = to_content({"model": tied.state_dict()}, [])
+    assert len(pack_state(content)) < 1.1 * 400 * 400 * 4
+    found = to_tree(carried(comm, content), [])["model"]
+    assert found["0.weight"].data_ptr() == found["1.weight"].data_ptr()
+    assert found["0.bias"].data_ptr() != found["1.bias"].data_ptr()
+    tied.load_state_dict(found)
+    assert tied[1].weight is tied[0].weight
+
+
+def test_values_that_are_one_object_are_one_again(comm: ftcomm.Communicator) -> None:
+    image = torch.arange(24.0).reshape(1, 2, 3, 4).to(memory_format=torch.channels_last)
+    w, names = torch.ones(3), ["a"]
+    parts = {"w": w, "images": [image, image], "names": (names, {"w": w, "n": names})}
+    found = ft.load(comm, rng=False, **parts).values
+    names = found["names"]
+    assert (names[1]["w"] is found["w"], names[1]["n"] is names[0]) == (True, True)
+    assert found["images"][0].data_ptr() == found["images"][1].data_ptr()
+
+
+def test_a_part_that_contains_itself_is_refused(comm: ftcomm.Communicator) -> None:
+    history: list[Any] = [1]
+    history.append({"before": history})
+    with pytest.raises(TypeError, match=r"state\['history'\]\[1\]\['before'\] contains itself"):
+        ft.load(comm, history=history)
 
 
 @pytest.mark.parametrize("make", [torch.optim.NAdam, torch.optim.ASGD, torch.optim.AdamW])

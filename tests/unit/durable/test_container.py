@@ -160,6 +160,7 @@ def test_the_reason_is_named() -> None:
         refused(b""),
         refused(b"PK\3\4" + data[4:]),
         refused(signed(b"", format_=FORMAT + 1)),
+        refused(signed(b"", format_=FORMAT - 1)),
         refused(struct.pack("<8sII", MAGIC, FORMAT, MAX_HEADER_BYTES + 1)),
         refused(data[:100]),
         refused(data[:30] + b"!" + data[31:]),
@@ -168,7 +169,8 @@ def test_the_reason_is_named() -> None:
     ] == [
         f"object {NAME} is cut short",
         f"{NAME} is no object of ftcomm",
-        f"object {NAME} has format 2; this ftcomm reads up to 1",
+        f"object {NAME} has format 3; this ftcomm reads format 2",
+        f"object {NAME} has format 1; this ftcomm reads format 2",
         f"object {NAME} announces a header of {MAX_HEADER_BYTES + 1} bytes",
         f"object {NAME} is cut short",
         f"object {NAME} was changed: the digest of its header does not fit",

@@ -20,9 +20,10 @@ from ftcomm.durable.export import Exported, export_version
 from ftcomm.durable.store import DamagedObjectError
 from ftcomm.errors import ConfigError
 from ftcomm.protocol.signature import DTYPE_NAMES
+from ftcomm.state.identity import MAX_DEPTH
 from ftcomm.state.layout import ALIGNMENT
 from ftcomm.state.registered_types import FACTORIES
-from ftcomm.state.serializer import MAX_DEPTH, pack_state
+from ftcomm.state.serializer import pack_state
 from tests.unit.durable.stored_job import SERIES, WRITTEN_AT, StoredJob
 
 
@@ -125,6 +126,19 @@ def test_a_registered_type_is_plain_content_and_nothing_is_called(tmp_path: Path
     assert found["state.0.w"].tolist() == [0, 1, 2]
 
 
+def test_what_is_one_object_is_written_once(tmp_path: Path) -> None:
+    w, names, counts = np.arange(3.0), ["a"], {"a": 1}
+    state = {"w": w, "tied": w, "names": (names, names), "counts": [counts, counts]}
+    found, document = exported(tmp_path, state)
+    assert list(found) == ["state.w"]
+    assert document["state"] == {
+        "w": {"$array": "state.w"},
+        "tied": {"$array": "state.w"},
+        "names": {"$tuple": [{"$shared": 1, "content": ["a"]}, {"$reference": 1}]},
+        "counts": [{"$shared": 2, "content": {"a": 1}}, {"$reference": 2}],
+    }
+
+
 def test_names_of_arrays_are_unique_and_no_paths(tmp_path: Path) -> None:
     state = {
         "../../etc": np.zeros(1),
@@ -169,26 +183,58 @@ def test_a_damaged_checkpoint_is_not_exported(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["store"]
 
 
-def test_what_is_no_packed_state_is_refused_by_name(tmp_path: Path) -> None:
-    raw = bytes(pack_state({"a": np.arange(9), "t": (1, b"x" * 70000)}))
+SHARED = [[1], {"b": np.arange(2)}, np.arange(3)]
+
+
+@pytest.mark.parametrize(
+    "state",
+    [{"a": np.arange(9), "t": (1, b"x" * 70000)}, [SHARED, *SHARED, {"a": SHARED}]],
+    ids=["plain", "shared"],
+)
+def test_what_is_no_packed_state_is_refused_by_name(state: Any) -> None:
+    raw = bytes(pack_state(state))
     for at in (*range(60), len(raw) // 2):
         for changed in (raw[:at], raw[:at] + bytes([raw[at] ^ 0xFF]) + raw[at + 1 :]):
             try:
                 packed_state.read_packed_state(changed, "the state")
             except DamagedObjectError as error:
                 assert "the state is no packed state" in error.cause  # noqa: PT017 - either is fine
-    body = packed_state.msgpack.packb(0)
+
+
+@pytest.mark.parametrize("code", [2, 43])
+def test_what_is_nested_without_end_is_refused(code: int) -> None:
+    body = packed_state.msgpack.packb([0])
     for _ in range(80):
-        body = packed_state.msgpack.packb(packed_state.msgpack.ExtType(2, body))
+        body = packed_state.msgpack.packb([packed_state.msgpack.ExtType(code, body)])
     with pytest.raises(DamagedObjectError, match="nested more than"):
+        packed_state.read_packed_state(len(body).to_bytes(8, "little") + body, "the state")
+
+
+@pytest.mark.parametrize(
+    ("code", "content", "words"),
+    [
+        (13, 0, "a reference to part 0 of 0"),
+        (13, None, "a reference to part None of 0"),
+        (34, [], "unknown type 34"),
+        (43, {}, "a list or dict that is none"),
+    ],
+)
+def test_references_to_nothing_are_refused(code: int, content: Any, words: str) -> None:
+    pack = packed_state.msgpack.packb
+    body = pack(packed_state.msgpack.ExtType(code, pack(content)))
+    with pytest.raises(DamagedObjectError, match=words):
         packed_state.read_packed_state(len(body).to_bytes(8, "little") + body, "the state")
 
 
 def test_containers_nested_as_deep_as_may_be_written_can_be_read() -> None:
     state: tuple[Any, ...] = ()
+    shared: list[Any] = []
     for _ in range(MAX_DEPTH):
         state = (state,)
-    assert packed_state.read_packed_state(pack_state(state), "the state").items
+    for _ in range(MAX_DEPTH // 2):
+        shared = [shared, shared]
+    for each in (state, shared):
+        assert packed_state.read_packed_state(pack_state(each), "the state")
 
 
 def test_the_reader_knows_what_the_writer_knows() -> None:

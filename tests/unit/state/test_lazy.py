@@ -89,13 +89,6 @@ def test_what_no_state_may_hold_is_refused_when_it_is_given(state: Any) -> None:
     assert str(held.value) == str(packed.value)
 
 
-def test_a_cycle_is_refused() -> None:
-    state: list[Any] = []
-    state.append(state)
-    with pytest.raises(TypeError, match="nested more than 64 deep"):
-        LazyState(state)
-
-
 class Slow(LazyState):
     """Packs when it is told to."""
 

@@ -62,6 +62,18 @@ def test_arrays_that_differ_in_their_order_alone_say_so() -> None:
     assert in_c["state"] == in_fortran["state"]
 
 
+def test_parts_that_are_one_object_on_one_rank_alone_say_so() -> None:
+    w, layers = np.arange(4.0), [[1]]
+    tied = leaves({"e": w, "d": w, "x": layers, "y": layers})
+    untied = leaves({"e": w, "d": w.copy(), "x": layers, "y": [[1]]})
+    differing = {path: leaf.what for path, leaf in tied.items() if leaf != untied[path]}
+    assert differing == {
+        "state['d']": "the same object as state['e']",
+        "state['y']": "the same object as state['x']",
+    }
+    assert untied["state['d']"].what == "float64[4]"
+
+
 def test_a_long_list_is_one_part() -> None:
     state = {"few": [1, 2], "many": list(range(10 * MAX_LEAVES))}
     paths = list(leaves(state))
