@@ -66,6 +66,16 @@ async def test_a_long_line_comes_in_pieces_and_the_tail_is_kept(
     assert len(child.tail) <= child_process.TAIL_LINES
 
 
+async def test_a_script_without_a_handler_ignores_the_users_signals() -> None:
+    child = python(
+        "import signal\nfor name in ('SIGUSR1', 'SIGUSR2', 'SIGTERM', 'SIGPIPE'):"
+        " print(signal.getsignal(getattr(signal, name)) == signal.SIG_IGN)"
+    )
+    found = [line for _, line in await lines_of(child)]
+    await child.wait()
+    assert found == [b"True", b"True", b"False", b"True"]  # Python itself ignores SIGPIPE
+
+
 async def test_output_is_read_where_no_descriptor_is_left() -> None:
     child = python("print('first', flush=True)\nprint('last')")
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -105,6 +105,21 @@ sys.exit(64)
     assert done.stderr.count("OMP_NUM_THREADS is not set") == 1
 
 
+IGNORING_SIGCHLD = (
+    sys.executable,
+    "-c",
+    "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN);"
+    " os.execv(sys.argv[1], sys.argv[1:])",
+)
+
+
+def test_exit_statuses_are_seen_where_a_parent_ignores_sigchld() -> None:
+    with started(script="raise SystemExit(64)", n=1, under=IGNORING_SIGCHLD) as launcher:
+        _, said = launcher.communicate(timeout=30)
+    assert launcher.returncode == 73, said
+    assert "worker 0 exited with status 64 (ConfigError): giving it up" in said
+
+
 def test_a_signal_ends_every_worker() -> None:
     with started(script=SAY_PID_AND_WAIT, n=2) as launcher:
         pids = said_pids(launcher, 2)

@@ -245,6 +245,8 @@ class Launcher:
 
     async def run(self) -> int:
         """Run all workers and return the exit status for the launcher's process."""
+        # Where a parent has had it ignored, the kernel would reap workers, and keep their statuses.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         try:
             with trio.open_signal_receiver(*end_signals(), *user_signals()) as signals:
                 async with trio.open_nursery() as background:

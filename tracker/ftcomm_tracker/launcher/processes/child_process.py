@@ -24,6 +24,7 @@ import trio
 from ftcomm.errors import ConfigError
 from ftcomm_tracker.launcher.processes.departure import Departure
 from ftcomm_tracker.launcher.processes.script_errors import RepeatFilter, TracebackReader
+from ftcomm_tracker.launcher.signals import user_signals
 
 TAIL_LINES = 20  # of a worker's last words; a traceback is rarely longer
 # What a system is short of for a while: memory or processes, descriptors.
@@ -141,7 +142,7 @@ def start_child(worker_id: str, command: Sequence[str], environment: Mapping[str
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
-            preexec_fn=partial(_die_with_parent, os.getpid()),  # noqa: PLW1509 - forks from one thread
+            preexec_fn=partial(_prepare_worker, os.getpid()),  # noqa: PLW1509 - forks from one thread
         )
     except OSError as error:
         if error.errno in _SCARCE:
@@ -153,8 +154,13 @@ def start_child(worker_id: str, command: Sequence[str], environment: Mapping[str
     return Child(worker_id, process)
 
 
-def _die_with_parent(parent: int) -> None:
-    """In a forked child: have the kernel kill it when the thread that is its parent ends."""
+def _prepare_worker(parent: int) -> None:
+    """In a forked child: ignore the user's signals, and end with the thread that is its parent.
+
+    A scheduler's warning must not end a script that has no handler for it, nor its start script.
+    """
+    for number in user_signals():
+        signal.signal(number, signal.SIG_IGN)
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it died before the line above
