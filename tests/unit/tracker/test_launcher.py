@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from ftcomm_tracker.launcher.launcher import LaunchOptions
+
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[3]
 
@@ -154,15 +156,27 @@ while True:
         assert launcher.stdout.readline() == "[0] warned\n"
 
 
-def test_a_second_signal_does_not_wait_for_workers_that_ignore_the_first() -> None:
-    script = """
+IGNORE_SIGTERM = """
 import os, signal
 signal.signal(signal.SIGTERM, lambda *_: print("ignored", flush=True))
 print("pid", os.getpid(), flush=True)
 while True:
     signal.pause()
 """
-    with started(script=script, n=1) as launcher:
+
+
+def test_the_time_to_end_after_sigterm_can_be_set() -> None:
+    assert LaunchOptions((), ()).grace_s == 30.0
+    with started("--term-grace", "0.2s", script=IGNORE_SIGTERM, n=1) as launcher:
+        pids = said_pids(launcher, 1)
+        launcher.send_signal(signal.SIGTERM)
+        launcher.communicate(timeout=20)
+        assert launcher.returncode == 143
+        wait_gone(pids)
+
+
+def test_a_second_signal_does_not_wait_for_workers_that_ignore_the_first() -> None:
+    with started(script=IGNORE_SIGTERM, n=1) as launcher:
         pids = said_pids(launcher, 1)
         launcher.send_signal(signal.SIGINT)
         assert launcher.stdout is not None

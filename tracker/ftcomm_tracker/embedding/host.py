@@ -53,6 +53,7 @@ def _run(folder: LaunchFolder, options: HostOptions) -> HostEnd:
         command=(sys.executable, *folder.boot_words(WORKER)),
         restarts=RestartLimits(options.max_restarts, options.restart_window),
         log=LogOptions(quiet=not options.verbose),
+        grace_s=options.grace,
         tell_end=outcomes.append,
         keeps_records=False,
     )

@@ -33,7 +33,7 @@ from ftcomm.protocol.position import Position
 from ftcomm_tracker.core.events import Died, GivenUp, JobEnded, LivenessAsserted, Supervised
 from ftcomm_tracker.launcher.console import Console
 from ftcomm_tracker.launcher.processes.child_process import Child, start_child
-from ftcomm_tracker.launcher.processes.departure import STARTING, leave_grace_s
+from ftcomm_tracker.launcher.processes.departure import GRACE_S, STARTING, leave_grace_s
 from ftcomm_tracker.launcher.processes.oom_counter import MemoryKills
 from ftcomm_tracker.launcher.processes.script_errors import RepeatFilter, ScriptError
 from ftcomm_tracker.launcher.restart_policy import (
@@ -55,8 +55,6 @@ from ftcomm_tracker.launcher.signals import end_signals, user_signals
 from ftcomm_tracker.launcher.spare_roles import StartedRoles
 from ftcomm_tracker.launcher.worker_output import forward_output
 
-TERM_GRACE_S = 5.0  # between SIGTERM and SIGKILL
-END_GRACE_S = 30.0  # after a fatal decision: a script may want to write down what it has
 STRAGGLERS_AFTER_S = 2.0  # a worker that is in a call, or calls soon, ends within that
 STATUS_PERIOD_S = 0.25
 # A fenced process's place was taken by another that has ended well if the job has; a worker that
@@ -122,8 +120,8 @@ class LaunchOptions:
         restarts: limits on those of one worker.
         keeps_places: nobody else starts these workers. If a process takes the place of one, its
             end is waited for, and the worker is started again.
-        term_grace_s: between SIGTERM and SIGKILL.
-        end_grace_s: for the workers when the job has failed.
+        grace_s: for workers to end: by themselves when the job has failed, then between SIGTERM and
+            SIGKILL.
     """
 
     workers: tuple[str, ...]
@@ -131,8 +129,7 @@ class LaunchOptions:
     restarts: RestartLimits = field(default_factory=RestartLimits)
     spares: tuple[str, ...] = ()
     keeps_places: bool = False
-    term_grace_s: float = TERM_GRACE_S
-    end_grace_s: float = END_GRACE_S
+    grace_s: float = GRACE_S
 
 
 def has_formed(options: LaunchOptions, job: Job) -> bool:
@@ -204,7 +201,7 @@ async def _name_who_goes_on(
 
     A script may save a model for hours, which nobody can tell from a thread that hangs.
     """
-    await trio.sleep(options.end_grace_s)
+    await trio.sleep(options.grace_s)
     for worker_id, child in children.items():
         if child.running and not is_spare(options, job, worker_id):
             console.warn(
@@ -514,10 +511,10 @@ class Launcher:
         self._no_more_starts.set()
         outcome = self._job.outcome
         if outcome is not None and outcome.ok:
-            await self._end_spares()
+            self._background.start_soon(self._end_spares)
             await _name_who_goes_on(self._options, self._job, self._console, self._children)
         elif outcome is not None:
-            grace_s = self._options.end_grace_s
+            grace_s = self._options.grace_s
             with trio.move_on_after(grace_s):
                 await trio.sleep(STRAGGLERS_AFTER_S)
                 for worker_id, child in self._children.items():
@@ -536,11 +533,11 @@ class Launcher:
             for worker_id, child in self._children.items():
                 if child.running and is_spare(self._options, self._job, worker_id):
                     child.signal_group(number)
-            await trio.sleep(self._options.term_grace_s)
+            await trio.sleep(self._options.grace_s)
 
     async def _terminate(self) -> None:
         self._signal_all(signal.SIGTERM)
-        await trio.sleep(self._options.term_grace_s)
+        await trio.sleep(self._options.grace_s)
         self._signal_all(signal.SIGKILL)
 
     def _signal_all(self, number: int) -> None:
