@@ -47,7 +47,10 @@ class Bound:
 
 # Lines of the product by package. A commit that raises one adds a row that names the feature.
 PRODUCT_LINES = {
-    "ftcomm": [(40780, "the first bound")],
+    "ftcomm": [
+        (40780, "the first bound"),
+        (40900, "facts about processes in one place; a worker that ends with its launcher"),
+    ],
     "ftcomm_tracker": [
         (20600, "the first bound"),
         (20900, "grace, start scripts, background processes and standard input of workers"),

@@ -74,8 +74,7 @@ class FakeChild(Child):
         for fd in self._writers:
             os.close(fd)
         self.process.returncode = -self.ended_by if self._scope.cancelled_caught else status
-        self.ended.set()
-        return self.process.wait()
+        return self.process.returncode
 
 
 Script = Callable[[FakeChild], Awaitable[int]]

@@ -17,9 +17,11 @@ pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[3]
 
 
-def command(*options: str, script: str, n: int = 2) -> list[str]:
+def command(
+    *options: str, script: str, n: int = 2, start_script: tuple[str, ...] = ()
+) -> list[str]:
     head = [sys.executable, "-m", "ftcomm_tracker", "run", "-n", str(n), *options]
-    return [*head, "--", sys.executable, "-c", script]
+    return [*head, "--", *start_script, sys.executable, "-c", script]
 
 
 def environment(**extra: str) -> dict[str, str]:
@@ -42,11 +44,15 @@ def run(*options: str, script: str, n: int = 2, **extra: str) -> subprocess.Comp
 
 @contextlib.contextmanager
 def started(
-    *options: str, script: str, n: int = 2, under: tuple[str, ...] = ()
+    *options: str,
+    script: str,
+    n: int = 2,
+    under: tuple[str, ...] = (),
+    start_script: tuple[str, ...] = (),
 ) -> Iterator[subprocess.Popen[str]]:
     """A launcher whose output is read line by line, started by the command `under`."""
     with subprocess.Popen(
-        [*under, *command(*options, script=script, n=n)],
+        [*under, *command(*options, script=script, n=n, start_script=start_script)],
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -110,8 +116,10 @@ sys.exit(64)
 IGNORING_SIGCHLD = (
     sys.executable,
     "-c",
-    "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN);"
-    " os.execv(sys.argv[1], sys.argv[1:])",
+    (
+        "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN);"
+        " os.execv(sys.argv[1], sys.argv[1:])"
+    ),
 )
 
 

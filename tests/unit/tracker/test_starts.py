@@ -118,7 +118,7 @@ async def test_the_next_attempt_has_as_many_members_as_it_needs_though_a_spare_h
     monkeypatch.setattr(launch, "start_child", start)
     console, _ = heard()
     options = LaunchOptions(
-        ("0", "1"), ("sleep", "1000"), spares=("spare-0",), keeps_places=True, end_grace_s=0.0
+        ("0", "1"), ("sleep", "1000"), spares=("spare-0",), keeps_places=True, grace_s=0.0
     )
     await Launcher(options, job, console, ENVIRONMENT).run()
     assert roles == {"0": ["0", "0"], "1": ["1"], "spare-0": ["0", "0"]}

@@ -35,6 +35,7 @@ from ftcomm_tracker.launcher.console import Console
 from ftcomm_tracker.launcher.processes.child_process import Child, start_child
 from ftcomm_tracker.launcher.processes.departure import GRACE_S, STARTING, leave_grace_s
 from ftcomm_tracker.launcher.processes.oom_counter import MemoryKills
+from ftcomm_tracker.launcher.processes.remaining import leave_remaining
 from ftcomm_tracker.launcher.processes.script_errors import RepeatFilter, ScriptError
 from ftcomm_tracker.launcher.restart_policy import (
     MAX_LAST_LINE,
@@ -165,6 +166,20 @@ def _script_error(child: Child, status: int) -> ScriptError | None:
     return None if child.traceback.is_of_ftcomm else child.traceback.error_of(1)
 
 
+def _note_joined(job: Job, child: Child) -> None:
+    standing = job.standing_of(child.worker_id, 0)
+    child.note_joined(standing.pid, standing.start)
+
+
+def _own_status(job: Job, child: Child, status: int) -> int:
+    """Status of the worker where its start script has told it as shells do: 128 + signal."""
+    joined = job.standing_of(child.worker_id, 0).pid
+    if joined in (0, child.process.pid) or status - 128 not in signal.valid_signals():
+        return status
+    child.script_status = status
+    return 128 - status
+
+
 def _end_departed(job: Job, console: Console, child: Child, now: float, *, computing: bool) -> None:
     """Kill a process that has left the job and does not end; it is started again."""
     worker_id, departure = child.worker_id, child.departure
@@ -174,18 +189,18 @@ def _end_departed(job: Job, console: Console, child: Child, now: float, *, compu
         standing.process,
         connected=connected,
         computing=computing,
-        failed=child.traceback.is_of_ftcomm,
+        failed=child.traceback.is_of_ftcomm or child.has_lost_worker,
         now=now,
     )
     grace_s = leave_grace_s(standing.replace_within_ms / 1000)
-    if job.over.is_set() or job.has_closed(worker_id) or child.was_ended:
+    if job.over.is_set() or job.has_closed(worker_id) or child.was_ended or child.was_terminated:
         return
     if departure.is_overdue(grace_s, now):
         child.was_ended = True
+        what = "its start script" if child.has_lost_worker else "a thread of the script"
         console.warn(
-            f"worker {worker_id} (pid {child.process.pid}) has left the job, and its process"
-            f" has not ended within {grace_s:g} s (a thread of the script may still run):"
-            " killing it"
+            f"worker {worker_id} (pid {child.pid}) has left the job, and its process has not"
+            f" ended within {grace_s:g} s ({what} may still run): killing it"
         )
         child.signal_group(signal.SIGKILL)
 
@@ -205,7 +220,7 @@ async def _name_who_goes_on(
     for worker_id, child in children.items():
         if child.running and not is_spare(options, job, worker_id):
             console.warn(
-                f"worker {worker_id} (pid {child.process.pid}) still runs, though the job has"
+                f"worker {worker_id} (pid {child.pid}) still runs, though the job has"
                 " ended well: waiting for its end; if it should do nothing any more, a thread"
                 " of the script may keep it"
             )
@@ -298,7 +313,7 @@ class Launcher:
             self._children[worker_id] = child
             self._tell_pid(worker_id, child.process.pid)
             self._console.begin(worker_id, f"worker {worker_id} is process {child.process.pid}")
-            status = await self._attend(child)
+            status = _own_status(self._job, child, await self._attend(child))
             self._roles.end(worker_id)
             if status == 0 and not child.departure.has_joined:
                 await self._hear_tracker()
@@ -357,14 +372,28 @@ class Launcher:
         unfinished = partial(self._console.show_unfinished, child.worker_id)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(forward_output, child, show, unfinished)
-            return await child.wait()
+            status = await child.wait()
+            closed = partial(self._has_closed, child.worker_id)
+            await leave_remaining(child, status, self._options.grace_s, closed, self._console.warn)
+            child.end()
+            return status
+
+    async def _has_closed(self, worker_id: str) -> bool:
+        """True if the worker's rank has closed, its last word included."""
+        await self._hear_tracker()
+        return self._job.has_closed(worker_id)
 
     async def _after_exit(self, child: Child, status: int) -> float | None:
         """Decide and act; returns the delay before the next start, None for no more."""
         worker_id = child.worker_id
         memory = self._memory_kills.take(trio.current_time()) if is_killed(status) else ""
         joined = child.departure.has_joined
-        cause = cause_of(status, child.tail, memory, joined=joined)
+        by_script = (
+            f" (its start script exited with status {child.script_status})"
+            if child.script_status
+            else ""
+        )
+        cause = cause_of(status, child.tail, memory, joined=joined) + by_script
         self._job.post(Died(worker_id, child.process.pid, cause))
         await self._hear_tracker()  # what the worker said last counts
         missed = status in PLACE_TAKEN and (
@@ -394,7 +423,8 @@ class Launcher:
             replaced=is_spare(self._options, self._job, worker_id),
         )
         if not (isinstance(decision, Finished) and status == 0):
-            how = describe_exit(status, memory, joined=joined) + (MISSED if missed else "")
+            how = describe_exit(status, memory, joined=joined) + by_script
+            how += MISSED if missed else ""
             self._console.warn(f"worker {worker_id} {how}: {describe(decision)}")
         match decision:
             case RestartAfter(delay_s):
@@ -450,6 +480,7 @@ class Launcher:
         async for number in signals:
             if number in user_signals():
                 for child in self._children.values():
+                    _note_joined(self._job, child)
                     child.signal(number)
                 continue
             if self._caught:
@@ -471,7 +502,8 @@ class Launcher:
         child = self._children.get(worker_id)
         if child is None or not child.running:
             return False
-        self._console.say(f"killing worker {worker_id} (pid {child.process.pid}): an operator asks")
+        _note_joined(self._job, child)
+        self._console.say(f"killing worker {worker_id} (pid {child.pid}): an operator asks")
         child.signal(signal.SIGKILL)
         return True
 
@@ -492,6 +524,7 @@ class Launcher:
         again: its place would stay empty until the job fails.
         """
         worker_id = child.worker_id
+        _note_joined(self._job, child)
         computing = child.is_computing()
         if computing:
             self._job.post(LivenessAsserted(worker_id))

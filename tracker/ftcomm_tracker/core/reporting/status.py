@@ -276,6 +276,7 @@ def standing_of(group: GroupState, worker_id: str, number: int) -> WorkerStatusR
     """Answer question `number` of the supervisor of `worker_id`."""
     # The end of an attempt is none of the job: a supervisor starts its worker into the next one.
     fatal_decision = None if group.awaits_next_attempt else group.durable.fatal_decision
+    pid, start = group.launches.joined(worker_id)
     is_told = not (group.end.awaits_record or group.end.was_overtaken)
     return WorkerStatusReply(
         number=number,
@@ -293,6 +294,8 @@ def standing_of(group: GroupState, worker_id: str, number: int) -> WorkerStatusR
         process=group.launches.standing(worker_id),
         replace_within_ms=round(group.settings.replace_within * 1000),
         attempt=group.durable.attempt,
+        pid=pid,
+        start=start,
     )
 
 
