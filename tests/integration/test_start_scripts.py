@@ -1,5 +1,6 @@
 """A start script between the launcher and the worker, and what a script leaves running."""
 
+import contextlib
 import os
 import re
 import signal
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.tracker.test_launcher import said_pids, started
+from tests.unit.tracker.test_launcher import said_pids, started, wait_gone
 
 pytestmark = [
     pytest.mark.process,
@@ -42,6 +43,14 @@ with ftcomm.init() as comm:
         os.kill(os.getpid(), 9)
     comm.barrier()
 """
+TRAINS_ON = """
+import os
+import ftcomm
+with ftcomm.init() as comm:
+    print("pid", os.getpid(), flush=True)
+    while True:
+        comm.allreduce(1.0)
+"""
 LEAVES_AN_UPLOAD = """
 import subprocess, sys
 import ftcomm
@@ -68,6 +77,18 @@ def test_a_start_script_tells_by_which_signal_its_worker_died() -> None:
     assert launcher.returncode == 0
     how = "worker 1 was killed by SIGKILL (its start script exited with status 137): starting it"
     assert how in said
+
+
+def test_workers_of_start_scripts_die_with_a_launcher_that_is_killed() -> None:
+    with started(script=TRAINS_ON, start_script=START_SCRIPT) as launcher:
+        pids = said_pids(launcher, 2)
+        launcher.kill()
+        try:
+            wait_gone(pids)
+        finally:
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
 
 def test_what_a_good_end_leaves_running_is_named_and_may_end(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from typing import Protocol, assert_never
 import trio
 
 from ftcomm.config.backoff import RESTART_BACKOFF
+from ftcomm.config.environment import note_of_launcher
 from ftcomm.config.plurals import counted
 from ftcomm.diagnostics import os_errors
 from ftcomm.errors import (
@@ -334,7 +335,7 @@ class Launcher:
         Raises:
             ConfigError: the command cannot be run, and never could.
         """
-        own = {"FTCOMM_WORKER_ID": worker_id}
+        own = {"FTCOMM_WORKER_ID": worker_id, **note_of_launcher()}
         if self._options.keeps_places:
             spare = _begins_as_spare(self._options, self._job, self._roles, worker_id)
             own["FTCOMM_SPARE"] = str(int(spare))
