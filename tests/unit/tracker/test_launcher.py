@@ -1,16 +1,19 @@
 """The launcher on real processes: small scripts that do not know ftcomm."""
 
 import contextlib
+import fcntl
 import os
 import select
 import signal
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from ftcomm.config.process_identity import read_proc_stat
 from ftcomm_tracker.launcher.launcher import LaunchOptions
 
 pytestmark = pytest.mark.process
@@ -181,6 +184,49 @@ def test_the_time_to_end_after_sigterm_can_be_set() -> None:
         launcher.communicate(timeout=20)
         assert launcher.returncode == 143
         wait_gone(pids)
+
+
+ANSWERS = """
+import os, signal
+signal.signal(signal.SIGCONT, lambda *_: print("goes on", flush=True))
+print("pid", os.getpid(), flush=True)
+print("heard", input("name? "), flush=True)
+while True:
+    signal.pause()
+"""
+
+
+def test_an_only_worker_reads_the_terminal_and_stops_with_its_launcher() -> None:
+    terminal, own = os.openpty()
+    with subprocess.Popen(
+        command(script=ANSWERS, n=1),
+        env=environment(),
+        stdin=own,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - one thread
+    ) as launcher:
+        try:
+            (pid,) = said_pids(launcher, 1)
+            os.write(terminal, b"me\n")
+            assert launcher.stdout is not None
+            assert launcher.stdout.readline() == "[0] name? heard me\n"
+            os.write(terminal, b"\x1a")  # Ctrl-Z
+            os.waitid(os.P_PID, launcher.pid, os.WSTOPPED)
+            while (worker := read_proc_stat(pid)) is not None and worker.state != "T":
+                pass  # it has been sent the signal, and has yet to run to stop
+            launcher.send_signal(signal.SIGCONT)
+            assert launcher.stdout.readline() == "[0] goes on\n"
+            os.write(terminal, b"\x03")  # Ctrl-C
+            launcher.communicate(timeout=20)
+            assert launcher.returncode == 130
+            wait_gone([pid])
+        finally:
+            launcher.kill()
+            os.close(terminal)
+            os.close(own)
 
 
 def test_a_second_signal_does_not_wait_for_workers_that_ignore_the_first() -> None:

@@ -55,7 +55,9 @@ async def test_a_worker_that_cannot_be_started_just_now_is_started_later(
     """As while its environment is upgraded: the other workers of the job are well."""
     tried = 0
 
-    def start(worker_id: str, command: Sequence[str], environment: Mapping[str, str]) -> Child:
+    def start(
+        worker_id: str, command: Sequence[str], environment: Mapping[str, str], **_: object
+    ) -> Child:
         nonlocal tried
         tried += 1
         if tried == 2:
@@ -78,7 +80,9 @@ async def test_a_worker_that_cannot_be_started_just_now_is_started_later(
 async def test_a_command_that_could_never_be_run_ends_the_job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def start(worker_id: str, command: Sequence[str], environment: Mapping[str, str]) -> Child:
+    def start(
+        worker_id: str, command: Sequence[str], environment: Mapping[str, str], **_: object
+    ) -> Child:
         raise CANNOT_RUN
 
     monkeypatch.setattr(launch, "start_child", start)
@@ -108,7 +112,9 @@ async def test_the_next_attempt_has_as_many_members_as_it_needs_though_a_spare_h
     roles: dict[str, list[str]] = {"0": [], "1": [], "spare-0": []}
     job = RolledBackJob()
 
-    def start(worker_id: str, command: Sequence[str], environment: Mapping[str, str]) -> Child:
+    def start(
+        worker_id: str, command: Sequence[str], environment: Mapping[str, str], **_: object
+    ) -> Child:
         ends = worker_id != "1" and not roles[worker_id]
         roles[worker_id].append(environment["FTCOMM_SPARE"])
         if sum(map(len, roles.values())) == 5:

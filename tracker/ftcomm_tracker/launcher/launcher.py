@@ -9,6 +9,7 @@ job is over, and how, is the tracker's word alone.
 """
 
 import math
+import os
 import platform
 import signal
 from collections.abc import AsyncIterator, Mapping
@@ -33,7 +34,11 @@ from ftcomm.protocol.operator_messages import WorkerStatusReply
 from ftcomm.protocol.position import Position
 from ftcomm_tracker.core.events import Died, GivenUp, JobEnded, LivenessAsserted, Supervised
 from ftcomm_tracker.launcher.console import Console
-from ftcomm_tracker.launcher.processes.child_process import Child, start_child
+from ftcomm_tracker.launcher.processes.child_process import (
+    Child,
+    can_hand_on_input,
+    start_child,
+)
 from ftcomm_tracker.launcher.processes.departure import GRACE_S, STARTING, leave_grace_s
 from ftcomm_tracker.launcher.processes.oom_counter import MemoryKills
 from ftcomm_tracker.launcher.processes.remaining import leave_remaining
@@ -250,6 +255,8 @@ class Launcher:
         self._statuses: dict[str, int] = {}
         self._stopped_since: dict[str, float] = {}
         self._finished: set[str] = set()
+        alone = len(options.workers + options.spares) == 1
+        self._hands_on_input = alone and can_hand_on_input()
         self._memory_kills = MemoryKills()
         self._no_more_starts = trio.Event()
         self._hearing: set[trio.CancelScope] = set()
@@ -261,7 +268,9 @@ class Launcher:
         # Where a parent has had it ignored, the kernel would reap workers, and keep their statuses.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         try:
-            with trio.open_signal_receiver(*end_signals(), *user_signals()) as signals:
+            with trio.open_signal_receiver(
+                *end_signals(), *user_signals(), signal.SIGTSTP
+            ) as signals:
                 async with trio.open_nursery() as background:
                     self._background = background
                     background.start_soon(self._obey_signals, signals)
@@ -342,7 +351,10 @@ class Launcher:
         failures = 0
         while not self._no_more_starts.is_set():
             try:
-                return start_child(worker_id, self._options.command, {**self._environment, **own})
+                environment = {**self._environment, **own}
+                return start_child(
+                    worker_id, self._options.command, environment, has_input=self._hands_on_input
+                )
             except (OSError, ConfigError) as error:
                 # Others end meanwhile, and give back what they use. A command that has run before
                 # may be away for a while: its environment is upgraded, or its file system is.
@@ -479,6 +491,11 @@ class Launcher:
     async def _obey_signals(self, signals: AsyncIterator[int]) -> None:
         """End the workers on the first signal; do not wait for them on the second."""
         async for number in signals:
+            if number == signal.SIGTSTP:
+                self._signal_all(signal.SIGSTOP)
+                os.kill(os.getpid(), signal.SIGSTOP)  # until the shell sends SIGCONT
+                self._signal_all(signal.SIGCONT)
+                continue
             if number in user_signals():
                 for child in self._children.values():
                     _note_joined(self._job, child)

@@ -75,6 +75,7 @@ class Child:
         was_ended: the launcher has killed it because it had left the job.
         was_terminated: it was sent SIGTERM, and has its time to end.
         script_status: by which a start script has told how the worker ended; 0 for none.
+        has_input: it reads the launcher's standard input.
     """
 
     worker_id: str
@@ -90,6 +91,7 @@ class Child:
     was_ended: bool = False
     was_terminated: bool = False
     script_status: int = 0
+    has_input: bool = False
 
     @property
     def running(self) -> bool:
@@ -156,8 +158,17 @@ class Child:
         return moved and look.state not in "TtZX"
 
 
-def start_child(worker_id: str, command: Sequence[str], environment: Mapping[str, str]) -> Child:
-    """Start `command` as worker `worker_id`.
+def start_child(
+    worker_id: str,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    has_input: bool = False,
+) -> Child:
+    """Start `command` as worker `worker_id`; with `has_input` it reads our standard input.
+
+    It has a session of its own, so that a terminal's signals reach the launcher alone; a terminal
+    that does not control its session can be read all the same.
 
     To be called from the main thread only: the kernel's parent-death signal fires when the
     creating *thread* ends.
@@ -170,7 +181,7 @@ def start_child(worker_id: str, command: Sequence[str], environment: Mapping[str
         process = subprocess.Popen(  # noqa: S603 - running the user's command is the purpose
             list(command),
             env=dict(environment),
-            stdin=subprocess.DEVNULL,
+            stdin=None if has_input else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
@@ -183,7 +194,15 @@ def start_child(worker_id: str, command: Sequence[str], environment: Mapping[str
             f"cannot run {command[0]!r}: {error.strerror or error}",
             remedy="check the command after --",
         ) from error
-    return Child(worker_id, process)
+    return Child(worker_id, process, has_input=has_input)
+
+
+def can_hand_on_input() -> bool:
+    """True unless standard input is closed, or a terminal of which we are in the background."""
+    try:
+        return os.tcgetpgrp(0) == os.getpgrp()
+    except OSError as error:
+        return error.errno != errno.EBADF  # else it is no terminal
 
 
 def _prepare_worker(parent: int) -> None:
