@@ -69,6 +69,7 @@ class WorkerStatusReply:
     ``joined``, ``left`` once it has said that it leaves the job, empty if none is known.
     ``pid`` and ``start`` name the process that has said hello, as in `Hello`: a start script may
     have started it.  ``pid`` is 0 if none has that is known to be of the supervisor's host.
+    ``is_spare``: the group is complete without the worker, and the job lacks a spare.
     """
 
     number: U32
@@ -88,6 +89,7 @@ class WorkerStatusReply:
     attempt: U32 = 0
     pid: U32 = 0
     start: Ticks = 0
+    is_spare: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,7 @@ STATUS_PERIOD_S = 0.25
 _GOOD = (0, FencedError.exit_code, JobFinishedError.exit_code)
 LOOKS_PER_DETECT_WITHIN = 5
 MISSED = ", and the process that took its place has ended"
+REPLACED = ", and is a spare from now on"
 
 
 class Job(Protocol):
@@ -146,7 +147,9 @@ def has_formed(options: LaunchOptions, job: Job) -> bool:
 
 def is_spare(options: LaunchOptions, job: Job, worker_id: str) -> bool:
     """True if the group is complete without this worker."""
-    if not options.spares or job.has_rank(worker_id):
+    if not options.spares:  # others may have started some
+        return job.standing_of(worker_id, 0).is_spare
+    if job.has_rank(worker_id):
         return False
     return worker_id in options.spares or has_formed(options, job)
 
@@ -348,6 +351,8 @@ class Launcher:
         if self._options.keeps_places:
             spare = _begins_as_spare(self._options, self._job, self._roles, worker_id)
             own["FTCOMM_SPARE"] = str(int(spare))
+        elif is_spare(self._options, self._job, worker_id):
+            own["FTCOMM_SPARE"] = "1"
         failures = 0
         while not self._no_more_starts.is_set():
             try:
@@ -409,12 +414,7 @@ class Launcher:
         cause = cause_of(status, child.tail, memory, joined=joined) + by_script
         self._job.post(Died(worker_id, child.process.pid, cause))
         await self._hear_tracker()  # what the worker said last counts
-        missed = status in PLACE_TAKEN and (
-            is_spare(
-                self._options, self._job, worker_id
-            )  # a spare has its place: it is the next one
-            or await self._is_missed(worker_id, describe_exit(status))
-        )
+        why_again = await self._why_again(worker_id, status)
         if self._no_more_starts.is_set():
             if (
                 status != 0
@@ -430,14 +430,13 @@ class Launcher:
             closed=self._job.has_closed(worker_id),
             progress=self._job.progress(),
             now=trio.current_time(),
-            missed=missed,
+            missed=bool(why_again),
             error=_script_error(child, status),
             as_spare=self._job.ended_as_spare(worker_id, child.process.pid),
             replaced=is_spare(self._options, self._job, worker_id),
         )
         if not (isinstance(decision, Finished) and status == 0):
-            how = describe_exit(status, memory, joined=joined) + by_script
-            how += MISSED if missed else ""
+            how = describe_exit(status, memory, joined=joined) + by_script + why_again
             self._console.warn(f"worker {worker_id} {how}: {describe(decision)}")
         match decision:
             case RestartAfter(delay_s):
@@ -451,6 +450,14 @@ class Launcher:
             case _:
                 assert_never(decision)
         return None
+
+    async def _why_again(self, worker_id: str, status: int) -> str:
+        """Say why a worker whose place was taken is started again all the same; empty if not."""
+        if status not in PLACE_TAKEN:
+            return ""
+        if is_spare(self._options, self._job, worker_id):
+            return REPLACED
+        return MISSED if await self._is_missed(worker_id, describe_exit(status)) else ""
 
     async def _is_missed(self, worker_id: str, how: str) -> bool:
         """Tell whether a worker's replacement has also ended, so that no other launcher starts one.
@@ -614,5 +621,5 @@ class Launcher:
         if bad:
             return bad[0] if bad[0] > 0 else 128 - bad[0]
         if outcome is None:  # a worker lost its place, and the job goes on without us
-            return max(statuses) or FtcommError.exit_code
+            return max(statuses, default=0) or FtcommError.exit_code
         return 0

@@ -16,7 +16,7 @@ from ftcomm_tracker.core.group_formation import MAX_ROWS, missing_list, missing_
 from ftcomm_tracker.core.group_state import GroupState, JobState, Peer
 from ftcomm_tracker.core.relay_routing import route_rows
 from ftcomm_tracker.core.reporting.lost_hosts import MAX_NAMED, host_text
-from ftcomm_tracker.core.spares import spare_rows
+from ftcomm_tracker.core.spares import is_wanted_as_spare, spare_rows
 from ftcomm_tracker.core.standby.watch import Phase, Standby
 
 SCHEMA = 1  # of the document: raised when a field goes or changes its meaning, not when one comes
@@ -296,6 +296,7 @@ def standing_of(group: GroupState, worker_id: str, number: int) -> WorkerStatusR
         attempt=group.durable.attempt,
         pid=pid,
         start=start,
+        is_spare=is_wanted_as_spare(group, worker_id),
     )
 
 
