@@ -19,6 +19,7 @@ from ftcomm.config.joined_process import note_joined
 from ftcomm.config.platforms import require_groups
 from ftcomm.config.process_identity import this_process
 from ftcomm.control.hub import Hub
+from ftcomm.control.launcher_watch import refuse_without_launcher
 from ftcomm.control.thread import ControlThread
 from ftcomm.diagnostics import logs
 from ftcomm.diagnostics.error_text import named
@@ -162,6 +163,7 @@ def _join(options: WorkerOptions, place: Place) -> Communicator:
     require_groups("joining a job's tracker")
     write_whole_lines()
     assert options.routes is not None
+    refuse_without_launcher(options.launcher)
     token = read_token(options.token_file)
     worker_id = options.worker_id or _made_up_id()
     COMMUNICATORS.claim(place, worker_id, options.routes)

@@ -20,6 +20,7 @@ from typing import Any, Final
 from ftcomm.config.ip_addresses import is_link_local
 from ftcomm.config.job_settings import SETTINGS, JobSettings, Setting, named_in
 from ftcomm.config.named_paths import with_home
+from ftcomm.config.process_identity import ProcessName, process_space, this_process
 from ftcomm.config.setting_kinds import between, number, one_of
 from ftcomm.errors import ConfigError
 from ftcomm.protocol.field_types import MAX_NAME
@@ -30,6 +31,7 @@ CONNECT_WITHIN_S: Final = 60.0  # a tracker that is started with its workers, an
 TRACKER_WITHIN_S: Final = 600.0  # one that was lost: its machine may have to start again
 WILDCARDS: Final = ("0.0.0.0", "::")  # noqa: S104 - all addresses: to listen on, not to dial
 JOINED: Final = "FTCOMM_JOINED"
+LAUNCHER: Final = "FTCOMM_LAUNCHER"
 UNBUFFERED: Final = "PYTHONUNBUFFERED"
 # Python takes any text of it for yes; this one is the launcher's: lines may be written whole.
 WHOLE_LINES: Final = "lines"
@@ -60,6 +62,7 @@ WORKER_VARIABLES: Final[dict[str, str]] = {
     "FTCOMM_LOG": "debug, info or warning: write the log to stderr (off)",
     JOINED: "set by init() and removed by close(), not by users: the process that has"
     " joined; its children may not join under its worker id",
+    LAUNCHER: "set by run and supervise, not by users: their process, with which the worker ends",
 }
 
 
@@ -108,6 +111,7 @@ class WorkerOptions:
     # Variable by which a scheduler has numbered this process, though neither says how many there
     # are nor is a tracker named; None where nothing is odd.
     lonely: str | None = None
+    launcher: ProcessName | None = None  # process with which this one ends, None for none
     # Job settings that this worker wants to find, for `JobSettings.differences`.
     asked: tuple[tuple[str, str], ...] = ()
 
@@ -177,9 +181,33 @@ class WorkerOptions:
             history=_file(history, "FTCOMM_HISTORY"),
             log_level=env.get("FTCOMM_LOG") or None,
             scheduler_size=size,
+            launcher=_launcher(env.get(LAUNCHER) or ""),
             lonely=variable if not named and size is None else None,
             asked=_asked(asked or {}, env),
         )
+
+
+def note_of_launcher() -> dict[str, str]:
+    """The variable that names this process to the workers that it starts.
+
+    Empty where the system does not say enough of processes.
+    """
+    me, space = this_process(), process_space()
+    return {LAUNCHER: f"{me.pid} {me.start} {space}"} if space else {}
+
+
+def _launcher(text: str) -> ProcessName | None:
+    """The process that a launcher's note names; None without one, or in another container."""
+    if not text:
+        return None
+    try:
+        pid, start, space = text.split(" ", 2)
+        launcher = ProcessName(int(pid), int(start))
+    except ValueError:
+        raise ConfigError(
+            f"{LAUNCHER} is {text[:200]!r}, which no launcher writes", remedy=f"unset {LAUNCHER}"
+        ) from None
+    return launcher if space == process_space() else None
 
 
 def _text(name: str, given: object) -> str | None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 UNKNOWN_START = 0  # where the system has no /proc: the number alone must do
 
@@ -31,8 +32,8 @@ class ProcessName:
         """True if this very process exists and has not ended."""
         if self.start == UNKNOWN_START:
             return _has_number(self.pid)
-        stat = _stat_of(self.pid)
-        return stat is not None and start_in(stat) == self.start and _state_in(stat) not in "ZX"
+        stat = read_proc_stat(self.pid)
+        return stat is not None and stat.start == self.start and not stat.has_ended
 
     def signal(self, number: int) -> bool:
         """Send a signal to this very process, never to one that got its number later.
@@ -92,24 +93,44 @@ def is_another_container(space: str) -> bool:
 
 def start_of(pid: int) -> int | None:
     """Return the start of a process in clock ticks since boot; None if it is not found."""
-    stat = _stat_of(pid)
-    return None if stat is None else start_in(stat)
+    stat = read_proc_stat(pid)
+    return None if stat is None else stat.start
 
 
-def start_in(stat: str) -> int:
-    """The start in a line of ``/proc/PID/stat``; the name in it may hold spaces and brackets."""
-    return int(stat.rpartition(")")[2].split()[19])
+class ProcStat(NamedTuple):
+    """Facts of the kernel about a process, from ``/proc/PID/stat``."""
+
+    pid: int
+    name: str  # of the program, cut
+    state: str  # a letter
+    parent: int
+    group: int
+    ticks: int  # of the processor, used so far
+    start: int  # in clock ticks since boot
+
+    @property
+    def has_ended(self) -> bool:
+        """True of a process that is only yet to be reaped."""
+        return self.state in "ZX"
 
 
-def _state_in(stat: str) -> str:
-    return stat.rpartition(")")[2].split()[0]
+def stat_in(line: str) -> ProcStat:
+    """Return the parts of a line of ``/proc/PID/stat``; raises ValueError, IndexError."""
+    # The second field is the name in parentheses and may hold spaces and parentheses.
+    head, _, tail = line.rpartition(")")
+    pid, _, name = head.partition(" (")
+    rest = tail.split()
+    ticks = int(rest[11]) + int(rest[12])
+    return ProcStat(int(pid), name, rest[0], int(rest[1]), int(rest[2]), ticks, int(rest[19]))
 
 
-def _stat_of(pid: int) -> str | None:
+def read_proc_stat(pid: int) -> ProcStat | None:
+    """Return the facts about `pid`; None if it is gone, or the system has no /proc."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+        line = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
         return None
+    return stat_in(line)
 
 
 def _has_number(pid: int) -> bool:

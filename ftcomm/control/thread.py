@@ -13,6 +13,7 @@ from ftcomm.control.fetching.fetch import serve_fetch
 from ftcomm.control.fetching.orders import keep_fetching
 from ftcomm.control.fetching.parts import serve_part
 from ftcomm.control.hub import Deadline, Hub
+from ftcomm.control.launcher_watch import end_with_launcher
 from ftcomm.control.links.manager import Listener, keep_dialling
 from ftcomm.control.messages.serving import serve_messages
 from ftcomm.control.tracker_client import keep_tracker_link
@@ -94,6 +95,7 @@ class ControlThread:
             nursery.start_soon(keep_dialling, driver, requests)
             nursery.start_soon(keep_fetching, driver, orders)
             nursery.start_soon(_keep_beating, driver)
+            nursery.start_soon(end_with_launcher, self._hub.options.launcher)
             self._ready.set()
             await self._stop.wait()
             with trio.move_on_after(FAREWELL_S):

@@ -6,7 +6,16 @@ is over: a `WorkerStatusReply` whose number is 0.
 
 from dataclasses import dataclass
 
-from ftcomm.protocol.field_types import U32, Address, Blob, Document, Name, Prose, UserPort
+from ftcomm.protocol.field_types import (
+    U32,
+    Address,
+    Blob,
+    Document,
+    Name,
+    Prose,
+    Ticks,
+    UserPort,
+)
 from ftcomm.protocol.position import Position
 
 
@@ -58,6 +67,9 @@ class WorkerStatusReply:
     ``error`` is empty, else by that exception with that cause.  ``generation`` is the tracker's.
     ``process`` is about the one that the supervisor has named last: ``starting`` before its hello,
     ``joined``, ``left`` once it has said that it leaves the job, empty if none is known.
+    ``pid`` and ``start`` name the process that has said hello, as in `Hello`: a start script may
+    have started it.  ``pid`` is 0 if none has that is known to be of the supervisor's host.
+    ``is_spare``: the group is complete without the worker, and the job lacks a spare.
     """
 
     number: U32
@@ -75,6 +87,9 @@ class WorkerStatusReply:
     process: Name = ""
     replace_within_ms: U32 = 0
     attempt: U32 = 0
+    pid: U32 = 0
+    start: Ticks = 0
+    is_spare: bool = False
 
 
 @dataclass(frozen=True, slots=True)

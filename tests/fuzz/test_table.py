@@ -32,7 +32,7 @@ NO_DECODERS = {
     "ftcomm_tracker.embedding.launch_folder.LaunchFolder.read_call": "the launch itself wrote it",
     "ftcomm_tracker.embedding.launch_folder.LaunchFolder.read_end": "its own host process wrote it",
     "ftcomm_tracker.embedding.launch_folder.LaunchFolder.read_options": "likewise",
-    "ftcomm_tracker.launcher.processes.child_process.read_proc_stat": "the kernel wrote it",
+    "ftcomm.config.process_identity.read_proc_stat": "the kernel wrote it",
 }
 
 

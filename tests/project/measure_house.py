@@ -55,10 +55,12 @@ PRODUCT_LINES = {
     "ftcomm_tracker": [
         (20600, "the first bound"),
         (20730, "workers that advertise loopback to other machines"),
+        (20900, "grace, start scripts, background processes and standard input of workers"),
         (41120, "parts of a state that are one object; means of float16 in float32"),
     ],
     "ftcomm_chaos": [
         (15700, "the first bound"),
+        (40900, "facts about processes in one place; a worker that ends with its launcher"),
     ],
 }
 # Optional matters of the two cores. A module outside that imports one must change with it.

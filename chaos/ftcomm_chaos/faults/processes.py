@@ -13,9 +13,8 @@ from pathlib import Path
 
 import trio
 
-from ftcomm.config.process_identity import start_of
+from ftcomm.config.process_identity import read_proc_stat, start_of
 from ftcomm_chaos.faults.fault_kinds import NotDeliveredError
-from ftcomm_tracker.launcher.processes.child_process import read_proc_stat
 from ftcomm_tracker.launcher.restart_policy import describe_exit
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -78,7 +77,7 @@ class JobProcess:
 
     def _goes_on(self) -> bool:
         look = read_proc_stat(self.pid) if self.runs else None
-        return look is not None and look[0] not in "TtZX"
+        return look is not None and look.state not in "TtZX"
 
     async def gone(self) -> None:
         """Return when the process has ended."""
@@ -168,11 +167,8 @@ def _end_child(pid: int) -> bool:
 
 
 def _parent_of(pid: int) -> int | None:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-    except OSError:  # it has just ended
-        return None
-    return int(stat.rpartition(")")[2].split()[1])
+    stat = read_proc_stat(pid)
+    return None if stat is None else stat.parent  # it has just ended
 
 
 def open_process(pid: int, start: int) -> int:

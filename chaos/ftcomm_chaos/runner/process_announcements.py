@@ -15,7 +15,7 @@ from pathlib import Path
 import trio
 
 from ftcomm.config.environment import RECORDED_IN
-from ftcomm.config.process_identity import start_in
+from ftcomm.config.process_identity import stat_in
 from ftcomm.diagnostics.fault_record import FaultRecord
 from ftcomm_chaos.faults.fault_kinds import Preparation
 from ftcomm_tracker.server.fault_injection import TRACKER
@@ -127,5 +127,6 @@ def parse_note(line: str) -> Note:
     word, _, rest = line.partition(" ")
     if word == "started":
         worker, _, stat = rest.partition(" ")
-        return ProcessStarted(worker, int(stat.split()[0]), start_in(stat))
+        named = stat_in(stat)
+        return ProcessStarted(worker, named.pid, named.start)
     return Fired(FaultRecord.parse(rest if line.startswith(TRACKER) else line))

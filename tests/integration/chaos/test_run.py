@@ -16,12 +16,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from ftcomm.config.process_identity import read_proc_stat
 from ftcomm_chaos.commands.run import REPORT
 from ftcomm_chaos.report.run_record import RunRecord
 from ftcomm_chaos.report.verdict import Demands, judge
 from ftcomm_chaos.runner.job import JobSpec
 from ftcomm_chaos.runner.runner import ChaosRunOptions, run_once
-from ftcomm_tracker.launcher.processes.child_process import read_proc_stat
 from tests.conformance.plans import ROOT, worker_environment
 from tests.helpers.forker import die_with_parent
 from tests.integration.chaos.scripts import (
@@ -254,6 +254,6 @@ def test_a_job_that_does_not_end_is_ended_and_is_a_violation(tmp_path: Path) -> 
 
     record = trio.run(run, clock=clock)
     looks = [read_proc_stat(process.pid) for process in record.processes]
-    assert [look for look in looks if look is not None and look[0] != "Z"] == []
+    assert [look for look in looks if look is not None and look.state != "Z"] == []
     assert len(looks) == 2
     assert judge(record, [], Demands()).reasons[0].startswith("endless: no end within 110 s")

@@ -15,7 +15,7 @@ PRINT = "import sys; sys.stdout.buffer.write(bytes.fromhex('{}')); print(' and m
 def printed(text: str) -> int:
     """Status of a host that prints `text`."""
     words = ["-c", PRINT.format(text.encode().hex())]
-    with HostProcess(words, {**os.environ, "PYTHONUTF8": "1"}) as host:
+    with HostProcess(words, {**os.environ, "PYTHONUTF8": "1"}, 0.0) as host:
         return host.pass_on_output()
 
 

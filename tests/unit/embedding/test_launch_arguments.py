@@ -57,6 +57,7 @@ def train_ten() -> float:
         ({"environment": {"A": "\ud800"}}, "environment has A with a character that no vari"),
         ({"max_restarts": -1}, "max_restarts is -1, must be a whole number from 0 on"),
         ({"restart_window": 0}, "restart_window is 0, must be seconds, above 0"),
+        ({"term_grace": -1}, "term_grace is -1, must be seconds, from 0 to 2592000"),
         ({"state_dir": 3}, "state_dir is 3, must be a text or a path"),
         ({"state_dir": b"d"}, "state_dir is b'd', must be a text or a path"),
         ({"settings": ["spares"]}, r"settings is \['spares'\], must have values by name"),

@@ -74,8 +74,7 @@ class FakeChild(Child):
         for fd in self._writers:
             os.close(fd)
         self.process.returncode = -self.ended_by if self._scope.cancelled_caught else status
-        self.ended.set()
-        return self.process.wait()
+        return self.process.returncode
 
 
 Script = Callable[[FakeChild], Awaitable[int]]
@@ -137,7 +136,10 @@ class FakeWorkers:
         for name in ("OMP_NUM_THREADS", "FTCOMM_WORKER_ID"):
             monkeypatch.delenv(name, raising=False)
 
-    def _start(self, worker_id: str, _: Sequence[str], variables: Mapping[str, str]) -> Child:
+    def _start(
+        self, worker_id: str, _: Sequence[str], variables: Mapping[str, str], **more: object
+    ) -> Child:
+        del more
         start = 1 + sum(child.worker_id == worker_id for child in self.children)
         self.children.append(FakeChild(worker_id, start, variables, self._script))
         return self.children[-1]

@@ -11,9 +11,10 @@ import trio
 import trio.testing
 
 from ftcomm.config.environment import process_environment
+from ftcomm.config.process_identity import read_proc_stat, start_of
 from ftcomm_tracker.launcher import log_lines
 from ftcomm_tracker.launcher.processes import child_process
-from ftcomm_tracker.launcher.processes.child_process import Child, read_proc_stat, start_child
+from ftcomm_tracker.launcher.processes.child_process import Child, start_child
 from ftcomm_tracker.launcher.worker_output import forward_output
 
 pytestmark = [pytest.mark.process, pytest.mark.trio]
@@ -23,6 +24,13 @@ SPIN = "print('go', flush=True)\nwhile True: pass"
 
 def python(script: str) -> Child:
     return start_child("0", [sys.executable, "-c", script], process_environment())
+
+
+async def end_of(child: Child) -> int:
+    status = await child.wait()
+    child.end()
+    assert child.process.returncode == status
+    return status
 
 
 async def lines_of(child: Child) -> list[tuple[int, bytes]]:
@@ -43,15 +51,51 @@ async def test_a_worker_that_spins_is_computing_and_a_stopped_one_is_not() -> No
         while not child.is_computing():  # it goes on: more ticks since the last look
             await trio.lowlevel.checkpoint()
         child.signal_group(signal.SIGSTOP)
-        while (look := read_proc_stat(child.process.pid)) is None or look[0] != "T":
+        while (look := read_proc_stat(child.process.pid)) is None or look.state != "T":
             await trio.lowlevel.checkpoint()
         assert [child.is_computing() for _ in range(3)] == [False] * 3
         assert child.stopped
     finally:
         child.signal_group(signal.SIGKILL)
-        assert await child.wait() == -signal.SIGKILL
+        assert await end_of(child) == -signal.SIGKILL
         await lines_of(child)
     assert not child.is_computing()
+
+
+async def test_the_worker_of_a_start_script_is_the_process_that_joined() -> None:
+    """Its computing, its stops, its signals and its end are not those of the shell."""
+    spin = (
+        "import os, signal; signal.signal(signal.SIGUSR1, lambda *_: os._exit(5));"
+        " print(os.getpid(), flush=True)\nwhile True: pass"
+    )
+    script = '"$@"; echo ended with $?; sleep 1000'
+    child = start_child(
+        "0", ["sh", "-c", script, "sh", sys.executable, "-c", spin], process_environment()
+    )
+    try:
+        pid = int(await first_line(child))
+        child.note_joined(pid, (start_of(pid) or 0) + 1)
+        assert child.joined is None, "another process has the number"
+        child.note_joined(pid, start_of(pid) or 0)
+        while not child.is_computing():
+            await trio.lowlevel.checkpoint()
+        child.signal(signal.SIGSTOP)
+        while not child.stopped:
+            child.is_computing()
+            await trio.lowlevel.checkpoint()
+        child.signal(signal.SIGCONT)
+        child.signal(signal.SIGUSR1)
+        assert await first_line(child) == "ended with 5"
+        assert (child.pid, child.has_lost_worker) == (child.process.pid, True)
+    finally:
+        child.signal_group(signal.SIGKILL)
+        assert await end_of(child) == -signal.SIGKILL
+        await lines_of(child)
+
+
+async def first_line(child: Child) -> str:
+    assert child.process.stdout is not None
+    return (await trio.to_thread.run_sync(child.process.stdout.readline)).decode().strip()
 
 
 async def test_a_long_line_comes_in_pieces_and_the_tail_is_kept(
@@ -60,10 +104,20 @@ async def test_a_long_line_comes_in_pieces_and_the_tail_is_kept(
     monkeypatch.setattr(log_lines, "MAX_LINE_BYTES", 1000)
     child = python("for i in range(30): print(i)\nprint('x' * 200_000, end='')")
     found = await lines_of(child)
-    await child.wait()
+    await end_of(child)
     assert b"".join(line for _, line in found).endswith(b"x" * 200_000)
     assert found[:30] == [(1, b"%d" % i) for i in range(30)]
     assert len(child.tail) <= child_process.TAIL_LINES
+
+
+async def test_a_script_without_a_handler_ignores_the_users_signals() -> None:
+    child = python(
+        "import signal\nfor name in ('SIGUSR1', 'SIGUSR2', 'SIGTERM', 'SIGPIPE'):"
+        " print(signal.getsignal(getattr(signal, name)) == signal.SIG_IGN)"
+    )
+    found = [line for _, line in await lines_of(child)]
+    await end_of(child)
+    assert found == [b"True", b"True", b"False", b"True"]  # Python itself ignores SIGPIPE
 
 
 async def test_output_is_read_where_no_descriptor_is_left() -> None:
@@ -74,7 +128,7 @@ async def test_output_is_read_where_no_descriptor_is_left() -> None:
         found = await lines_of(child)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    assert await child.wait() == 0
+    assert await end_of(child) == 0
     assert found == [(1, b"first"), (1, b"last")]
 
 
@@ -95,7 +149,7 @@ async def test_an_exit_is_seen_without_a_pidfd_too(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(os, "pidfd_open", no_call)
     child = python("raise SystemExit(7)")
-    assert await child.wait() == 7
+    assert await end_of(child) == 7
     await lines_of(child)
 
 
@@ -110,7 +164,7 @@ async def test_who_waits_without_a_pidfd_keeps_no_thread_from_others(
     monkeypatch.setattr(os, "pidfd_open", no_call)
     child = python("import signal; signal.pause()")
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(child.wait)
+        nursery.start_soon(end_of, child)
         await trio.testing.wait_all_tasks_blocked()
         borrowed = trio.to_thread.current_default_thread_limiter().borrowed_tokens
         child.signal_group(signal.SIGKILL)
@@ -124,10 +178,10 @@ async def test_a_command_with_spaces_and_parentheses_can_be_read_in_proc() -> No
     )
     try:
         with trio.fail_after(30):
-            while (look := read_proc_stat(child.process.pid)) is None or look[0] != "S":
+            while (look := read_proc_stat(child.process.pid)) is None or look.state != "S":
                 await trio.lowlevel.checkpoint()
     finally:
         child.signal_group(signal.SIGKILL)
-        await child.wait()
+        await end_of(child)
         await lines_of(child)
     assert read_proc_stat(child.process.pid) is None

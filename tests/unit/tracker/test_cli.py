@@ -134,6 +134,8 @@ def test_nobody_at_the_address_is_said(tmp_path: Path) -> None:
         (["status", "--watch", "0"], 2, "not in the range"),
         (["status", "--watch", "nan"], 2, "nan is not in the range"),
         (["run", "-n", "2", "--restart-window", "nan", "true"], 2, "nan is not in the range"),
+        (["run", "-n", "2", "--term-grace", "10v", "true"], 2, "'10v' is not a valid"),
+        (["run", "-n", "2", "--term-grace", "721h", "true"], 2, "2595600.0 is not in the range"),
         *(
             ([*command, "~nobody-of-this-name/x"], 2, "there is no such home directory")
             for command in (

@@ -52,7 +52,7 @@ def test_workers_lines_keep_their_bytes_and_what_was_overwritten_goes() -> None:
 def test_a_stream_is_cut_into_lines() -> None:
     splitter = LineSplitter()
     fed = [
-        (splitter.split(data), splitter.overwritten)
+        (splitter.split(data), splitter.unfinished(prompts=False))
         for data in (b"a\nb", b"c", b"\nd\r", b"\r10%", b"\r20", b"%\r", b"\ne\r\nf", b"\n\n")
     ]
     assert fed == [

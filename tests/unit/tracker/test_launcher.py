@@ -1,23 +1,30 @@
 """The launcher on real processes: small scripts that do not know ftcomm."""
 
 import contextlib
+import fcntl
 import os
 import select
 import signal
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from ftcomm.config.process_identity import read_proc_stat
+from ftcomm_tracker.launcher.launcher import LaunchOptions
+
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[3]
 
 
-def command(*options: str, script: str, n: int = 2) -> list[str]:
+def command(
+    *options: str, script: str, n: int = 2, start_script: tuple[str, ...] = ()
+) -> list[str]:
     head = [sys.executable, "-m", "ftcomm_tracker", "run", "-n", str(n), *options]
-    return [*head, "--", sys.executable, "-c", script]
+    return [*head, "--", *start_script, sys.executable, "-c", script]
 
 
 def environment(**extra: str) -> dict[str, str]:
@@ -40,11 +47,15 @@ def run(*options: str, script: str, n: int = 2, **extra: str) -> subprocess.Comp
 
 @contextlib.contextmanager
 def started(
-    *options: str, script: str, n: int = 2, under: tuple[str, ...] = ()
+    *options: str,
+    script: str,
+    n: int = 2,
+    under: tuple[str, ...] = (),
+    start_script: tuple[str, ...] = (),
 ) -> Iterator[subprocess.Popen[str]]:
     """A launcher whose output is read line by line, started by the command `under`."""
     with subprocess.Popen(
-        [*under, *command(*options, script=script, n=n)],
+        [*under, *command(*options, script=script, n=n, start_script=start_script)],
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -105,6 +116,23 @@ sys.exit(64)
     assert done.stderr.count("OMP_NUM_THREADS is not set") == 1
 
 
+IGNORING_SIGCHLD = (
+    sys.executable,
+    "-c",
+    (
+        "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN);"
+        " os.execv(sys.argv[1], sys.argv[1:])"
+    ),
+)
+
+
+def test_exit_statuses_are_seen_where_a_parent_ignores_sigchld() -> None:
+    with started(script="raise SystemExit(64)", n=1, under=IGNORING_SIGCHLD) as launcher:
+        _, said = launcher.communicate(timeout=30)
+    assert launcher.returncode == 73, said
+    assert "worker 0 exited with status 64 (ConfigError): giving it up" in said
+
+
 def test_a_signal_ends_every_worker() -> None:
     with started(script=SAY_PID_AND_WAIT, n=2) as launcher:
         pids = said_pids(launcher, 2)
@@ -139,15 +167,70 @@ while True:
         assert launcher.stdout.readline() == "[0] warned\n"
 
 
-def test_a_second_signal_does_not_wait_for_workers_that_ignore_the_first() -> None:
-    script = """
+IGNORE_SIGTERM = """
 import os, signal
 signal.signal(signal.SIGTERM, lambda *_: print("ignored", flush=True))
 print("pid", os.getpid(), flush=True)
 while True:
     signal.pause()
 """
-    with started(script=script, n=1) as launcher:
+
+
+def test_the_time_to_end_after_sigterm_can_be_set() -> None:
+    assert LaunchOptions((), ()).grace_s == 30.0
+    with started("--term-grace", "0.2s", script=IGNORE_SIGTERM, n=1) as launcher:
+        pids = said_pids(launcher, 1)
+        launcher.send_signal(signal.SIGTERM)
+        launcher.communicate(timeout=20)
+        assert launcher.returncode == 143
+        wait_gone(pids)
+
+
+ANSWERS = """
+import os, signal
+signal.signal(signal.SIGCONT, lambda *_: print("goes on", flush=True))
+print("pid", os.getpid(), flush=True)
+print("heard", input("name? "), flush=True)
+while True:
+    signal.pause()
+"""
+
+
+def test_an_only_worker_reads_the_terminal_and_stops_with_its_launcher() -> None:
+    terminal, own = os.openpty()
+    with subprocess.Popen(
+        command(script=ANSWERS, n=1),
+        env=environment(),
+        stdin=own,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - one thread
+    ) as launcher:
+        try:
+            (pid,) = said_pids(launcher, 1)
+            os.write(terminal, b"me\n")
+            assert launcher.stdout is not None
+            assert launcher.stdout.readline() == "[0] name? heard me\n"
+            os.write(terminal, b"\x1a")  # Ctrl-Z
+            os.waitid(os.P_PID, launcher.pid, os.WSTOPPED)
+            while (worker := read_proc_stat(pid)) is not None and worker.state != "T":
+                pass  # it has been sent the signal, and has yet to run to stop
+            launcher.send_signal(signal.SIGCONT)
+            assert launcher.stdout.readline() == "[0] goes on\n"
+            os.write(terminal, b"\x03")  # Ctrl-C
+            launcher.communicate(timeout=20)
+            assert launcher.returncode == 130
+            wait_gone([pid])
+        finally:
+            launcher.kill()
+            os.close(terminal)
+            os.close(own)
+
+
+def test_a_second_signal_does_not_wait_for_workers_that_ignore_the_first() -> None:
+    with started(script=IGNORE_SIGTERM, n=1) as launcher:
         pids = said_pids(launcher, 1)
         launcher.send_signal(signal.SIGINT)
         assert launcher.stdout is not None

@@ -1,7 +1,11 @@
 """Spares: who is not counted when the group forms, and who takes a lost worker's place."""
 
+from dataclasses import replace
 from typing import Any
 
+import pytest
+
+from ftcomm.config.job_settings import JobSettings
 from ftcomm.protocol.messages import Heartbeat
 from ftcomm.protocol.position import START
 from ftcomm.protocol.spares.prefetch_messages import Prefetch, Prefetched
@@ -12,9 +16,9 @@ from ftcomm_tracker.core.spares import RETRY_S
 from tests.unit.tracker.roster_scenario import SETTINGS, ScenarioRun, at, hello, report
 
 
-def formed(**workers: dict[str, str]) -> ScenarioRun:
+def formed(settings: JobSettings = SETTINGS, **workers: dict[str, str]) -> ScenarioRun:
     """A running group of two on hosts a and b, and spares that joined in this order."""
-    scenario = ScenarioRun()
+    scenario = ScenarioRun(settings=settings)
     scenario.joined(1, hello("w0", host="a", zone="z1"))
     scenario.joined(2, hello("w1", host="b", zone="z2"))
     for number, (name, changes) in enumerate(workers.items(), 10):
@@ -154,6 +158,18 @@ def test_a_fetch_that_brought_nothing_is_tried_again_later_or_for_a_newer_versio
         scenario.said(10, Heartbeat(1, 0, START, None, 0))
         sent += [beat(scenario, 1, 4)]
     assert sent == [[(10, 3, 0)], [], [(10, 4, 1)], [], [], [(10, 4, 0)]]
+
+
+@pytest.mark.parametrize(("spares", "wanted"), [(0, False), (1, False), (2, True)])
+def test_a_worker_whose_rank_a_spare_took_is_wanted_while_spares_lack(
+    spares: int, *, wanted: bool
+) -> None:
+    scenario = formed(replace(SETTINGS, spares=spares), s={}, t={})
+    for conn in (1, 2):
+        scenario.said(conn, report(1))
+    scenario.tell(ConnectionLost(2, "reset"))
+    found = [scenario.roster.standing_of(name, 1).is_spare for name in ("w0", "w1")]
+    assert found == [False, wanted]
 
 
 def test_of_spares_that_are_as_far_away_the_one_with_the_newest_checkpoint_is_taken() -> None:

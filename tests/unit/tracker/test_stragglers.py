@@ -89,7 +89,7 @@ async def test_a_worker_that_goes_on_after_the_end_is_named_and_then_ended(
 ) -> None:
     monkeypatch.setattr(launch, "STRAGGLERS_AFTER_S", 0.0)
     console, said = heard()
-    options = LaunchOptions(("0",), ("sleep", "1000"), end_grace_s=0.1, term_grace_s=60.0)
+    options = LaunchOptions(("0",), ("sleep", "1000"), grace_s=0.1)
     job = LostJob()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(console.run)
@@ -122,7 +122,7 @@ async def test_a_worker_that_goes_on_after_a_good_end_is_named_and_left_alone(
 
     said: list[str] = []
     console = Heard(LineFormat(as_json=False, clock=lambda: 0.0), write=lambda *_: None)
-    options = LaunchOptions(("0",), ("sleep", "1000"), end_grace_s=0.1, term_grace_s=0.0)
+    options = LaunchOptions(("0",), ("sleep", "1000"), grace_s=0.1)
     job = DoneJob()
     launcher = Launcher(options, job, console, {"PATH": "/bin:/usr/bin"})
     statuses = []

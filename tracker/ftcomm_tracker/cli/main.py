@@ -3,6 +3,7 @@
 import logging
 import shutil
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import click
@@ -23,7 +24,7 @@ from ftcomm_tracker.cli.options import (
     HELP_NAMES,
     WORKER_COMMAND,
     GroupedCommand,
-    NumberInRange,
+    SecondsInRange,
     option,
     run_and_exit,
     with_options,
@@ -32,6 +33,7 @@ from ftcomm_tracker.cli.setting_options import SETTING_OPTIONS
 from ftcomm_tracker.launcher.console import Console
 from ftcomm_tracker.launcher.console_session import LogOptions, with_console
 from ftcomm_tracker.launcher.log_lines import FORMATS
+from ftcomm_tracker.launcher.processes.departure import GRACE_S
 from ftcomm_tracker.launcher.restart_policy import (
     MAX_RESTARTS,
     RESTART_WINDOW_S,
@@ -120,7 +122,16 @@ def _place_options(address: OptionGroup) -> tuple[Callable[..., Any], ...]:
     )  # fmt: skip
 
 
-_RESTART_OPTIONS = (
+_LAUNCHER_OPTIONS = (
+    option(
+        OptionGroup.FAULTS,
+        "--term-grace",
+        type=SecondsInRange(0, 30 * 86400),
+        metavar="SECONDS",
+        default=GRACE_S,
+        help="For a worker to end after SIGTERM and, before that, when the job has failed"
+        f" [default: {GRACE_S:g}]",
+    ),
     option(
         OptionGroup.FAULTS,
         "--max-restarts",
@@ -132,7 +143,7 @@ _RESTART_OPTIONS = (
     option(
         OptionGroup.RECOVERY,
         "--restart-window",
-        type=NumberInRange(0, 30 * 86400, min_open=True),
+        type=SecondsInRange(0, 30 * 86400, min_open=True),
         metavar="SECONDS",
         default=RESTART_WINDOW_S,
         help="After this time a death does not count any more for --max-restarts"
@@ -246,7 +257,7 @@ def serve(faults: str | None, **given: Any) -> None:
 @_TAKE_OVER_OPTION
 @with_options(SETTING_OPTIONS)
 @_RESUME_OPTION
-@with_options(_RESTART_OPTIONS)
+@with_options(_LAUNCHER_OPTIONS)
 @with_options(_LOG_OPTIONS)
 @WORKER_COMMAND
 def run(command: tuple[str, ...], **given: Any) -> None:
@@ -257,9 +268,9 @@ def run(command: tuple[str, ...], **given: Any) -> None:
     checkpoint after a loss of everything.
     """
     log_options = _log_options(given)
-    restarts = _restart_limits(given)
+    restarts, grace_s = _restart_limits(given), given.pop("term_grace")
     serving = _serve_options(given)
-    options = RunOptions(serving, command, restarts, log_options)
+    options = RunOptions(serving, command, restarts, log_options, grace_s)
     run_and_exit(_run, options, say=log_options.say_error)
 
 
@@ -293,7 +304,7 @@ Examples:
     metavar="FILE",
     help="The job's token, which is waited for [default: FTCOMM_TOKEN_FILE]",
 )
-@with_options(_RESTART_OPTIONS)
+@with_options(_LAUNCHER_OPTIONS)
 @option(
     OptionGroup.NETWORK,
     "--tracker-timeout",
@@ -315,8 +326,14 @@ def supervise(command: tuple[str, ...], **given: Any) -> None:
     job, of the worker that lost its place, or 128 + a signal.
     """
     log_options = _log_options(given)
-    restarts = _restart_limits(given)
-    run_and_exit(_supervise, command, restarts, given, log_options, say=log_options.say_error)
+    kept = partial(
+        SuperviseOptions,
+        command=command,
+        restarts=_restart_limits(given),
+        log=log_options,
+        grace_s=given.pop("term_grace"),
+    )
+    run_and_exit(_supervise, kept, given, say=log_options.say_error)
 
 
 async def _run(options: RunOptions) -> int:
@@ -387,16 +404,10 @@ async def _serve_to_its_end(job: OpenJob) -> int:
     return 0 if outcome.ok else exit_code_of(outcome.error)
 
 
-async def _supervise(
-    command: tuple[str, ...],
-    restarts: RestartLimits,
-    given: dict[str, Any],
-    log_options: LogOptions,
-) -> int:
+async def _supervise(options: Callable[[WorkerOptions], SuperviseOptions], given: Any) -> int:
     with naming_options(given):
         worker = WorkerOptions.load(**given)
-    options = SuperviseOptions(worker, command, restarts, log_options)
-    return await supervise_worker(options)
+    return await supervise_worker(options(worker))
 
 
 _PLACE = ("world_size", "host", "port", "token_file", "state_dir")

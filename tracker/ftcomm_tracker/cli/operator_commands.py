@@ -18,7 +18,7 @@ from ftcomm.protocol.operator_messages import Done, StatusReply, StatusRequest, 
 from ftcomm_tracker.cli.options import (
     DIRECTORY,
     FILE,
-    NumberInRange,
+    SecondsInRange,
     program_name,
     run_and_exit,
     say_plainly,
@@ -54,7 +54,7 @@ _SHOW_OPTIONS = (
     click.option(
         "--watch",
         "every_s",
-        type=NumberInRange(0.1),
+        type=SecondsInRange(0.1),
         is_flag=False,
         flag_value=WATCH_EVERY_S,
         metavar="[SECONDS]",

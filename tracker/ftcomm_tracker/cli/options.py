@@ -1,5 +1,6 @@
 """Common parts of all commands: kinds of options, and the end of a command."""
 
+import contextlib
 import functools
 import math
 import sys
@@ -12,7 +13,7 @@ import trio
 
 from ftcomm.config.named_paths import with_home
 from ftcomm.config.platforms import require_groups
-from ftcomm.config.setting_kinds import OptionGroup
+from ftcomm.config.setting_kinds import CheckpointPeriod, OptionGroup
 from ftcomm.errors import ConfigError, FtcommError
 from ftcomm_tracker.launcher.signals import leaves_of, raising_interrupts
 from ftcomm_tracker.standard_streams import INTERRUPTED, StandardOutputError
@@ -37,11 +38,17 @@ class NamedPath(click.Path):
         return super().convert(path, param, ctx)
 
 
-class NumberInRange(click.FloatRange):
-    """A number within bounds, which ``nan`` is not: it is not below them either."""
+class SecondsInRange(click.FloatRange):
+    """A number of seconds within bounds, or a text with a unit: 90, 90s, 5m, 1h.
+
+    ``nan`` is not within bounds: it is not below them either.
+    """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Parse and check it."""
+        with contextlib.suppress(ValueError):  # else it has no unit
+            period = CheckpointPeriod.of(str(value))
+            value = value if period.versions else period.seconds
         number = super().convert(value, param, ctx)
         if math.isnan(number):
             self.fail(f"{value} is not in the range.", param, ctx)

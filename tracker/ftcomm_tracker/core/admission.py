@@ -70,7 +70,7 @@ def on_joined(group: GroupState, conn: int, hello: Hello) -> None:
         return
     if not group.durable.tables:
         group.durable = replace(group.durable, tables=hello.tables)
-    group.launches.note_joined(hello.worker_id)
+    group.launches.note_joined(hello)
     rank = group.durable.rank_of(hello.worker_id)
     if _owns_a_place(group.durable, hello):
         assert rank is not None

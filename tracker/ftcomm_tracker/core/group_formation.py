@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ftcomm.protocol.field_types import MAX_WORLD_SIZE
+from ftcomm.protocol.messages import Hello
 from ftcomm_tracker.core.reporting.lost_hosts import MAX_NAMED
 
 REMIND_EVERY_S = 30.0  # long enough for imports and a slow file system, short for who looks on
@@ -25,15 +26,21 @@ class Launched:
         host: name of the launcher's machine.
         pid: its number there; 0 if the launcher runs none at present.
         since: when it was started, on the tracker's clock.
-        has_joined: it has called ``init()`` and said hello.
+        joined: pid and start of the process that has called ``init()`` and said hello, which a
+            start script may have started; pid 0 if it is of another host, None before.
         has_left: it has said since that it leaves the job.
     """
 
     host: str
     pid: int
     since: float
-    has_joined: bool = False
+    joined: tuple[int, int] | None = None
     has_left: bool = False
+
+    def with_joined(self, hello: Hello) -> "Launched":
+        """This one, after that hello."""
+        joined = (hello.pid, hello.start) if hello.host == self.host else (0, 0)
+        return replace(self, joined=joined, has_left=False)
 
 
 @dataclass(slots=True)
@@ -52,11 +59,11 @@ class Launches:
         if worker_id in self._by_worker or len(self._by_worker) < MAX_LAUNCHED:
             self._by_worker[worker_id] = new
 
-    def note_joined(self, worker_id: str) -> None:
+    def note_joined(self, hello: Hello) -> None:
         """The worker's process has called ``init()``."""
-        launched = self._by_worker.get(worker_id)
+        launched = self._by_worker.get(hello.worker_id)
         if launched is not None:
-            self._by_worker[worker_id] = replace(launched, has_joined=True, has_left=False)
+            self._by_worker[hello.worker_id] = launched.with_joined(hello)
 
     def note_left(self, worker_id: str, pid: int) -> None:
         """The process group `pid` has left; one that its launcher has not named is not noted."""
@@ -71,7 +78,12 @@ class Launches:
             return ""
         if launched.has_left:
             return "left"
-        return "joined" if launched.has_joined else "starting"
+        return "starting" if launched.joined is None else "joined"
+
+    def joined(self, worker_id: str) -> tuple[int, int]:
+        """Pid and start of the process that has said hello; pid 0 where none is known."""
+        launched = self._by_worker.get(worker_id)
+        return (launched and launched.joined) or (0, 0)
 
     @property
     def workers(self) -> Collection[str]:
@@ -81,7 +93,7 @@ class Launches:
     def row(self, worker_id: str, now: float) -> dict[str, Any] | None:
         """The process that has not called ``init()`` yet, for `status`; None if there is none."""
         launched = self._by_worker.get(worker_id)
-        if launched is None or launched.has_joined or not launched.pid:
+        if launched is None or launched.joined is not None or not launched.pid:
             return None
         age_s = round(now - launched.since, 3)
         return {"pid": launched.pid, "host": launched.host, "age_s": age_s}

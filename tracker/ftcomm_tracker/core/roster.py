@@ -242,11 +242,11 @@ class Roster:
         group.end.unheard.discard(event.worker_id)
         note_supervisor(group, event.worker_id)
         if not group.launches.knows(event.worker_id, event.host, event.pid):
-            joined = group.members.is_connected(event.worker_id)
-            since = group.now - event.age_s
-            group.launches.note(
-                event.worker_id, Launched(event.host, event.pid, since, has_joined=joined)
-            )
+            launched = Launched(event.host, event.pid, group.now - event.age_s)
+            for peer in group.members.peers.values():
+                if peer.hello.worker_id == event.worker_id:
+                    launched = launched.with_joined(peer.hello)
+            group.launches.note(event.worker_id, launched)
             group.forming.watch(group.now)
 
     def _check_after(self, event: Event, effects: list[Effect]) -> None:

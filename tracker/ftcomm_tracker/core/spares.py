@@ -49,6 +49,16 @@ def ended_as_spare(group: GroupState, worker_id: str, pid: int) -> bool:
     return (worker_id, pid) in group.members.ended_spares
 
 
+def is_wanted_as_spare(group: GroupState, worker_id: str) -> bool:
+    """True if the group is complete without that worker, and the job lacks a spare."""
+    others = sum(
+        peer.rank is None and peer.hello.worker_id != worker_id
+        for peer in group.members.peers.values()
+    )
+    has_rank = group.durable.rank_of(worker_id) is not None
+    return bool(group.durable.places) and not has_rank and others < group.settings.spares
+
+
 def spare_rows(group: GroupState, now: float) -> list[dict[str, Any]]:
     """The connected workers without a rank, for `status`, as JSON-able values."""
     return [

@@ -21,7 +21,7 @@ from ftcomm.protocol.field_types import MAX_WORLD_SIZE
 from ftcomm_tracker.launcher.restart_policy import RestartLimits
 
 MAX_PORT = 65535  # of TCP
-MAX_RESTART_WINDOW_S = 30 * 86400.0  # as on the command line
+MAX_SECONDS = 30 * 86400.0  # as on the command line
 _VARIABLE = re.compile(r"\bFTCOMM_([A-Z][A-Z_]*)\b")
 _OPTION = re.compile(r"(?<![\w-])--([a-z]+(?:-[a-z]+)*)")
 
@@ -90,12 +90,22 @@ def checked_restarts(max_restarts: object, window_s: object) -> RestartLimits:
     max_restarts = _plain(max_restarts)
     if isinstance(max_restarts, bool) or not isinstance(max_restarts, int) or max_restarts < 0:
         raise ConfigError(f"max_restarts is {max_restarts!r}, must be a whole number from 0 on")
-    if not isinstance(window_s, int | float) or not 0 < window_s <= MAX_RESTART_WINDOW_S:
+    if not isinstance(window_s, int | float) or not 0 < window_s <= MAX_SECONDS:
         raise ConfigError(
-            f"restart_window is {window_s!r}, must be seconds, above 0 and up to"
-            f" {MAX_RESTART_WINDOW_S:g}"
+            f"restart_window is {window_s!r}, must be seconds, above 0 and up to {MAX_SECONDS:g}"
         )
     return RestartLimits(max_restarts, float(window_s))
+
+
+def checked_grace(given: object) -> float:
+    """Return the seconds that workers have to end.
+
+    Raises:
+        ConfigError: they are malformed or out of range.
+    """
+    if not isinstance(given, int | float) or not 0 <= given <= MAX_SECONDS:
+        raise ConfigError(f"term_grace is {given!r}, must be seconds, from 0 to {MAX_SECONDS:.0f}")
+    return float(given)
 
 
 def checked_path(name: str, given: object) -> Path | None:

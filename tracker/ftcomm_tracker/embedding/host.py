@@ -34,7 +34,8 @@ def main(path: str) -> None:
     """Run the job of the folder `path`."""
     folder = LaunchFolder(Path(path))
     options = folder.read_options()
-    threading.Thread(target=_end_with_caller, args=(options.parent,), daemon=True).start()
+    watched = _take_input()
+    threading.Thread(target=_end_with_caller, args=(options.parent, watched), daemon=True).start()
     end = _run(folder, options)
     folder.write_end(end)
     if os.getppid() != options.parent:  # nobody else is left to do it
@@ -53,6 +54,7 @@ def _run(folder: LaunchFolder, options: HostOptions) -> HostEnd:
         command=(sys.executable, *folder.boot_words(WORKER)),
         restarts=RestartLimits(options.max_restarts, options.restart_window),
         log=LogOptions(quiet=not options.verbose),
+        grace_s=options.grace,
         tell_end=outcomes.append,
         keeps_records=False,
     )
@@ -75,14 +77,23 @@ def _refused(error: BaseException) -> HostEnd:
     )
 
 
-def _end_with_caller(parent: int) -> None:
+def _take_input() -> int:
+    """Return the caller's pipe; an only worker, which reads standard input, finds it empty."""
+    watched = os.dup(_STDIN)
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, _STDIN)
+    os.close(empty)
+    return watched
+
+
+def _end_with_caller(parent: int, watched: int) -> None:
     """End the workers, and then this process, when the caller closes its pipe or is gone.
 
     The pipe alone does not tell of its death: a process that it has forked may hold the other end.
     """
     while os.getppid() == parent:
-        readable, _, _ = select.select([_STDIN], [], [], _LOOK_EVERY_S)
-        if readable and not os.read(_STDIN, 1):
+        readable, _, _ = select.select([watched], [], [], _LOOK_EVERY_S)
+        if readable and not os.read(watched, 1):
             break
     _wait_until_signals_are_taken()
     os.kill(os.getpid(), signal.SIGTERM)

@@ -11,23 +11,26 @@ from types import TracebackType
 from typing import IO, Self
 
 from ftcomm.errors import ConfigError
-from ftcomm_tracker.launcher.launcher import TERM_GRACE_S
 
 _READ_BYTES = 1 << 16
-# The workers have their time to end by SIGTERM; then they are killed, and the host ends.
-END_WITHIN_S = TERM_GRACE_S + 5.0
+END_WITHIN_S = 5.0  # once the workers have had their time to end, and are killed
 _LOST = "workers' output is lost from here on"
 
 
 class HostProcess:
     """A process that ends, with all that it has started, when the ``with`` block does."""
 
-    def __init__(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, words: Sequence[str], environment: Mapping[str, str], grace_s: float
+    ) -> None:
         """Start this process's interpreter with the arguments `words`.
+
+        Its workers have `grace_s` to end.
 
         Raises:
             ConfigError: it cannot be started.
         """
+        self._end_within_s = grace_s + END_WITHIN_S
         if not sys.executable:
             raise ConfigError("launch needs a Python interpreter, and sys.executable names none")
         try:
@@ -85,7 +88,7 @@ class HostProcess:
         with contextlib.suppress(OSError):
             self._process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(END_WITHIN_S)
+            self._process.wait(self._end_within_s)
 
 
 class _Printer:

@@ -13,6 +13,7 @@ from ftcomm.errors import ConfigError
 from ftcomm_tracker.embedding import pickled
 from ftcomm_tracker.embedding.arguments import (
     checked_call,
+    checked_grace,
     checked_path,
     checked_restarts,
     checked_settings,
@@ -22,6 +23,7 @@ from ftcomm_tracker.embedding.arguments import (
 from ftcomm_tracker.embedding.host_process import HostProcess
 from ftcomm_tracker.embedding.launch_folder import HostOptions, LaunchFolder
 from ftcomm_tracker.embedding.outcomes import results_of
+from ftcomm_tracker.launcher.processes.departure import GRACE_S
 from ftcomm_tracker.launcher.restart_policy import MAX_RESTARTS, RESTART_WINDOW_S, RestartLimits
 
 R = TypeVar("R")
@@ -39,6 +41,7 @@ def launch(
     environment: Mapping[str, str] | None = None,
     max_restarts: int = MAX_RESTARTS,
     restart_window: float = RESTART_WINDOW_S,
+    term_grace: float = GRACE_S,
     verbose: bool = False,
 ) -> list[R]:
     """Call a function in several worker processes of one job, and return the ranks' results.
@@ -62,6 +65,8 @@ def launch(
         environment: variables of the workers, beside those of this process.
         max_restarts: restarts of one worker within `restart_window` without progress of the job.
         restart_window: seconds.
+        term_grace: seconds that the workers have to end after SIGTERM, as when Ctrl-C ends this
+            call, and before that when the job has failed.
         verbose: print what tracker and launcher say too, not their warnings alone.
 
     Returns:
@@ -78,7 +83,8 @@ def launch(
     checked_call(function, args, kwargs)
     _refuse_an_import(function)
     restarts = checked_restarts(max_restarts, restart_window)
-    options = _host_options(workers, settings, state_dir, restarts, verbose=verbose)
+    grace = checked_grace(term_grace)
+    options = _host_options(workers, settings, state_dir, restarts, grace, verbose=verbose)
     variables = {**process_environment(), **checked_variables(environment)}
     call = pickled.dump_call(function, args, kwargs or {})
     return _run(call, options, variables)
@@ -89,6 +95,7 @@ def _host_options(
     settings: Mapping[str, Any] | None,
     state_dir: str | Path | None,
     restarts: RestartLimits,
+    grace: float,
     *,
     verbose: bool,
 ) -> HostOptions:
@@ -100,6 +107,7 @@ def _host_options(
         state_dir=None if folder is None else str(absolute_path(folder, "state_dir")),
         max_restarts=restarts.max_restarts,
         restart_window=restarts.window_s,
+        grace=grace,
         verbose=verbose,
     )
 
@@ -109,7 +117,7 @@ def _run(call: bytes, options: HostOptions, environment: Mapping[str, str]) -> l
         folder.write_path(sys.path)
         folder.write_options(options)
         folder.write_call(call)
-        with HostProcess(folder.boot_words(HOST), environment) as host:
+        with HostProcess(folder.boot_words(HOST), environment, options.grace) as host:
             status = host.pass_on_output()
         return results_of(folder.read_end(), status, folder.reports(), options.workers)
 

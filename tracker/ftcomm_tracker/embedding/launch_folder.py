@@ -36,6 +36,7 @@ class HostOptions:
         state_dir: None for a temporary one.
         max_restarts: of one worker.
         restart_window: seconds.
+        grace: seconds, as in `LaunchOptions`.
         verbose: show the launcher's own words too.
     """
 
@@ -45,6 +46,7 @@ class HostOptions:
     state_dir: str | None
     max_restarts: int
     restart_window: float
+    grace: float
     verbose: bool
 
 

@@ -9,6 +9,7 @@ job is over, and how, is the tracker's word alone.
 """
 
 import math
+import os
 import platform
 import signal
 from collections.abc import AsyncIterator, Mapping
@@ -19,6 +20,7 @@ from typing import Protocol, assert_never
 import trio
 
 from ftcomm.config.backoff import RESTART_BACKOFF
+from ftcomm.config.environment import note_of_launcher
 from ftcomm.config.plurals import counted
 from ftcomm.diagnostics import os_errors
 from ftcomm.errors import (
@@ -32,9 +34,14 @@ from ftcomm.protocol.operator_messages import WorkerStatusReply
 from ftcomm.protocol.position import Position
 from ftcomm_tracker.core.events import Died, GivenUp, JobEnded, LivenessAsserted, Supervised
 from ftcomm_tracker.launcher.console import Console
-from ftcomm_tracker.launcher.processes.child_process import Child, start_child
-from ftcomm_tracker.launcher.processes.departure import STARTING, leave_grace_s
+from ftcomm_tracker.launcher.processes.child_process import (
+    Child,
+    can_hand_on_input,
+    start_child,
+)
+from ftcomm_tracker.launcher.processes.departure import GRACE_S, STARTING, leave_grace_s
 from ftcomm_tracker.launcher.processes.oom_counter import MemoryKills
+from ftcomm_tracker.launcher.processes.remaining import leave_remaining
 from ftcomm_tracker.launcher.processes.script_errors import RepeatFilter, ScriptError
 from ftcomm_tracker.launcher.restart_policy import (
     MAX_LAST_LINE,
@@ -55,8 +62,6 @@ from ftcomm_tracker.launcher.signals import end_signals, user_signals
 from ftcomm_tracker.launcher.spare_roles import StartedRoles
 from ftcomm_tracker.launcher.worker_output import forward_output
 
-TERM_GRACE_S = 5.0  # between SIGTERM and SIGKILL
-END_GRACE_S = 30.0  # after a fatal decision: a script may want to write down what it has
 STRAGGLERS_AFTER_S = 2.0  # a worker that is in a call, or calls soon, ends within that
 STATUS_PERIOD_S = 0.25
 # A fenced process's place was taken by another that has ended well if the job has; a worker that
@@ -64,6 +69,7 @@ STATUS_PERIOD_S = 0.25
 _GOOD = (0, FencedError.exit_code, JobFinishedError.exit_code)
 LOOKS_PER_DETECT_WITHIN = 5
 MISSED = ", and the process that took its place has ended"
+REPLACED = ", and is a spare from now on"
 
 
 class Job(Protocol):
@@ -122,8 +128,8 @@ class LaunchOptions:
         restarts: limits on those of one worker.
         keeps_places: nobody else starts these workers. If a process takes the place of one, its
             end is waited for, and the worker is started again.
-        term_grace_s: between SIGTERM and SIGKILL.
-        end_grace_s: for the workers when the job has failed.
+        grace_s: for workers to end: by themselves when the job has failed, then between SIGTERM and
+            SIGKILL.
     """
 
     workers: tuple[str, ...]
@@ -131,8 +137,7 @@ class LaunchOptions:
     restarts: RestartLimits = field(default_factory=RestartLimits)
     spares: tuple[str, ...] = ()
     keeps_places: bool = False
-    term_grace_s: float = TERM_GRACE_S
-    end_grace_s: float = END_GRACE_S
+    grace_s: float = GRACE_S
 
 
 def has_formed(options: LaunchOptions, job: Job) -> bool:
@@ -142,7 +147,9 @@ def has_formed(options: LaunchOptions, job: Job) -> bool:
 
 def is_spare(options: LaunchOptions, job: Job, worker_id: str) -> bool:
     """True if the group is complete without this worker."""
-    if not options.spares or job.has_rank(worker_id):
+    if not options.spares:  # others may have started some
+        return job.standing_of(worker_id, 0).is_spare
+    if job.has_rank(worker_id):
         return False
     return worker_id in options.spares or has_formed(options, job)
 
@@ -168,6 +175,20 @@ def _script_error(child: Child, status: int) -> ScriptError | None:
     return None if child.traceback.is_of_ftcomm else child.traceback.error_of(1)
 
 
+def _note_joined(job: Job, child: Child) -> None:
+    standing = job.standing_of(child.worker_id, 0)
+    child.note_joined(standing.pid, standing.start)
+
+
+def _own_status(job: Job, child: Child, status: int) -> int:
+    """Status of the worker where its start script has told it as shells do: 128 + signal."""
+    joined = job.standing_of(child.worker_id, 0).pid
+    if joined in (0, child.process.pid) or status - 128 not in signal.valid_signals():
+        return status
+    child.script_status = status
+    return 128 - status
+
+
 def _end_departed(job: Job, console: Console, child: Child, now: float, *, computing: bool) -> None:
     """Kill a process that has left the job and does not end; it is started again."""
     worker_id, departure = child.worker_id, child.departure
@@ -177,18 +198,18 @@ def _end_departed(job: Job, console: Console, child: Child, now: float, *, compu
         standing.process,
         connected=connected,
         computing=computing,
-        failed=child.traceback.is_of_ftcomm,
+        failed=child.traceback.is_of_ftcomm or child.has_lost_worker,
         now=now,
     )
     grace_s = leave_grace_s(standing.replace_within_ms / 1000)
-    if job.over.is_set() or job.has_closed(worker_id) or child.was_ended:
+    if job.over.is_set() or job.has_closed(worker_id) or child.was_ended or child.was_terminated:
         return
     if departure.is_overdue(grace_s, now):
         child.was_ended = True
+        what = "its start script" if child.has_lost_worker else "a thread of the script"
         console.warn(
-            f"worker {worker_id} (pid {child.process.pid}) has left the job, and its process"
-            f" has not ended within {grace_s:g} s (a thread of the script may still run):"
-            " killing it"
+            f"worker {worker_id} (pid {child.pid}) has left the job, and its process has not"
+            f" ended within {grace_s:g} s ({what} may still run): killing it"
         )
         child.signal_group(signal.SIGKILL)
 
@@ -204,11 +225,11 @@ async def _name_who_goes_on(
 
     A script may save a model for hours, which nobody can tell from a thread that hangs.
     """
-    await trio.sleep(options.end_grace_s)
+    await trio.sleep(options.grace_s)
     for worker_id, child in children.items():
         if child.running and not is_spare(options, job, worker_id):
             console.warn(
-                f"worker {worker_id} (pid {child.process.pid}) still runs, though the job has"
+                f"worker {worker_id} (pid {child.pid}) still runs, though the job has"
                 " ended well: waiting for its end; if it should do nothing any more, a thread"
                 " of the script may keep it"
             )
@@ -237,6 +258,8 @@ class Launcher:
         self._statuses: dict[str, int] = {}
         self._stopped_since: dict[str, float] = {}
         self._finished: set[str] = set()
+        alone = len(options.workers + options.spares) == 1
+        self._hands_on_input = alone and can_hand_on_input()
         self._memory_kills = MemoryKills()
         self._no_more_starts = trio.Event()
         self._hearing: set[trio.CancelScope] = set()
@@ -245,8 +268,12 @@ class Launcher:
 
     async def run(self) -> int:
         """Run all workers and return the exit status for the launcher's process."""
+        # Where a parent has had it ignored, the kernel would reap workers, and keep their statuses.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         try:
-            with trio.open_signal_receiver(*end_signals(), *user_signals()) as signals:
+            with trio.open_signal_receiver(
+                *end_signals(), *user_signals(), signal.SIGTSTP
+            ) as signals:
                 async with trio.open_nursery() as background:
                     self._background = background
                     background.start_soon(self._obey_signals, signals)
@@ -299,7 +326,7 @@ class Launcher:
             self._children[worker_id] = child
             self._tell_pid(worker_id, child.process.pid)
             self._console.begin(worker_id, f"worker {worker_id} is process {child.process.pid}")
-            status = await self._attend(child)
+            status = _own_status(self._job, child, await self._attend(child))
             self._roles.end(worker_id)
             if status == 0 and not child.departure.has_joined:
                 await self._hear_tracker()
@@ -320,14 +347,19 @@ class Launcher:
         Raises:
             ConfigError: the command cannot be run, and never could.
         """
-        own = {"FTCOMM_WORKER_ID": worker_id}
+        own = {"FTCOMM_WORKER_ID": worker_id, **note_of_launcher()}
         if self._options.keeps_places:
             spare = _begins_as_spare(self._options, self._job, self._roles, worker_id)
             own["FTCOMM_SPARE"] = str(int(spare))
+        elif is_spare(self._options, self._job, worker_id):
+            own["FTCOMM_SPARE"] = "1"
         failures = 0
         while not self._no_more_starts.is_set():
             try:
-                return start_child(worker_id, self._options.command, {**self._environment, **own})
+                environment = {**self._environment, **own}
+                return start_child(
+                    worker_id, self._options.command, environment, has_input=self._hands_on_input
+                )
             except (OSError, ConfigError) as error:
                 # Others end meanwhile, and give back what they use. A command that has run before
                 # may be away for a while: its environment is upgraded, or its file system is.
@@ -358,22 +390,31 @@ class Launcher:
         unfinished = partial(self._console.show_unfinished, child.worker_id)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(forward_output, child, show, unfinished)
-            return await child.wait()
+            status = await child.wait()
+            closed = partial(self._has_closed, child.worker_id)
+            await leave_remaining(child, status, self._options.grace_s, closed, self._console.warn)
+            child.end()
+            return status
+
+    async def _has_closed(self, worker_id: str) -> bool:
+        """True if the worker's rank has closed, its last word included."""
+        await self._hear_tracker()
+        return self._job.has_closed(worker_id)
 
     async def _after_exit(self, child: Child, status: int) -> float | None:
         """Decide and act; returns the delay before the next start, None for no more."""
         worker_id = child.worker_id
         memory = self._memory_kills.take(trio.current_time()) if is_killed(status) else ""
         joined = child.departure.has_joined
-        cause = cause_of(status, child.tail, memory, joined=joined)
+        by_script = (
+            f" (its start script exited with status {child.script_status})"
+            if child.script_status
+            else ""
+        )
+        cause = cause_of(status, child.tail, memory, joined=joined) + by_script
         self._job.post(Died(worker_id, child.process.pid, cause))
         await self._hear_tracker()  # what the worker said last counts
-        missed = status in PLACE_TAKEN and (
-            is_spare(
-                self._options, self._job, worker_id
-            )  # a spare has its place: it is the next one
-            or await self._is_missed(worker_id, describe_exit(status))
-        )
+        why_again = await self._why_again(worker_id, status)
         if self._no_more_starts.is_set():
             if (
                 status != 0
@@ -389,13 +430,13 @@ class Launcher:
             closed=self._job.has_closed(worker_id),
             progress=self._job.progress(),
             now=trio.current_time(),
-            missed=missed,
+            missed=bool(why_again),
             error=_script_error(child, status),
             as_spare=self._job.ended_as_spare(worker_id, child.process.pid),
             replaced=is_spare(self._options, self._job, worker_id),
         )
         if not (isinstance(decision, Finished) and status == 0):
-            how = describe_exit(status, memory, joined=joined) + (MISSED if missed else "")
+            how = describe_exit(status, memory, joined=joined) + by_script + why_again
             self._console.warn(f"worker {worker_id} {how}: {describe(decision)}")
         match decision:
             case RestartAfter(delay_s):
@@ -409,6 +450,14 @@ class Launcher:
             case _:
                 assert_never(decision)
         return None
+
+    async def _why_again(self, worker_id: str, status: int) -> str:
+        """Say why a worker whose place was taken is started again all the same; empty if not."""
+        if status not in PLACE_TAKEN:
+            return ""
+        if is_spare(self._options, self._job, worker_id):
+            return REPLACED
+        return MISSED if await self._is_missed(worker_id, describe_exit(status)) else ""
 
     async def _is_missed(self, worker_id: str, how: str) -> bool:
         """Tell whether a worker's replacement has also ended, so that no other launcher starts one.
@@ -449,8 +498,14 @@ class Launcher:
     async def _obey_signals(self, signals: AsyncIterator[int]) -> None:
         """End the workers on the first signal; do not wait for them on the second."""
         async for number in signals:
+            if number == signal.SIGTSTP:
+                self._signal_all(signal.SIGSTOP)
+                os.kill(os.getpid(), signal.SIGSTOP)  # until the shell sends SIGCONT
+                self._signal_all(signal.SIGCONT)
+                continue
             if number in user_signals():
                 for child in self._children.values():
+                    _note_joined(self._job, child)
                     child.signal(number)
                 continue
             if self._caught:
@@ -472,7 +527,8 @@ class Launcher:
         child = self._children.get(worker_id)
         if child is None or not child.running:
             return False
-        self._console.say(f"killing worker {worker_id} (pid {child.process.pid}): an operator asks")
+        _note_joined(self._job, child)
+        self._console.say(f"killing worker {worker_id} (pid {child.pid}): an operator asks")
         child.signal(signal.SIGKILL)
         return True
 
@@ -493,6 +549,7 @@ class Launcher:
         again: its place would stay empty until the job fails.
         """
         worker_id = child.worker_id
+        _note_joined(self._job, child)
         computing = child.is_computing()
         if computing:
             self._job.post(LivenessAsserted(worker_id))
@@ -512,10 +569,10 @@ class Launcher:
         self._no_more_starts.set()
         outcome = self._job.outcome
         if outcome is not None and outcome.ok:
-            await self._end_spares()
+            self._background.start_soon(self._end_spares)
             await _name_who_goes_on(self._options, self._job, self._console, self._children)
         elif outcome is not None:
-            grace_s = self._options.end_grace_s
+            grace_s = self._options.grace_s
             with trio.move_on_after(grace_s):
                 await trio.sleep(STRAGGLERS_AFTER_S)
                 for worker_id, child in self._children.items():
@@ -534,11 +591,11 @@ class Launcher:
             for worker_id, child in self._children.items():
                 if child.running and is_spare(self._options, self._job, worker_id):
                     child.signal_group(number)
-            await trio.sleep(self._options.term_grace_s)
+            await trio.sleep(self._options.grace_s)
 
     async def _terminate(self) -> None:
         self._signal_all(signal.SIGTERM)
-        await trio.sleep(self._options.term_grace_s)
+        await trio.sleep(self._options.grace_s)
         self._signal_all(signal.SIGKILL)
 
     def _signal_all(self, number: int) -> None:
@@ -564,5 +621,5 @@ class Launcher:
         if bad:
             return bad[0] if bad[0] > 0 else 128 - bad[0]
         if outcome is None:  # a worker lost its place, and the job goes on without us
-            return max(statuses) or FtcommError.exit_code
+            return max(statuses, default=0) or FtcommError.exit_code
         return 0

@@ -89,7 +89,9 @@ class LineSplitter:
         rest, self._rest = self._rest, b""
         return rest + b"\n" if rest else b""
 
-    @property
-    def overwritten(self) -> bytes:
-        """The present text of a line that its worker overwrites, such as a progress bar."""
-        return last_state(self._rest) if b"\r" in self._rest else b""
+    def unfinished(self, *, prompts: bool) -> bytes:
+        """The present text of a line that its worker overwrites, such as a progress bar.
+
+        With `prompts` that of any line: the worker may wait for an answer.
+        """
+        return last_state(self._rest) if prompts or b"\r" in self._rest else b""

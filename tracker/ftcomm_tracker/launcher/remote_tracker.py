@@ -163,8 +163,9 @@ class RemoteJob:
             0, False, False, False, START, "", 0, round(MIN_DETECT_WITHIN_S * 1000), False
         )
         # An answer to an earlier question is about an earlier process.
-        process = found.process if self._answered >= self._named_with else ""
-        return replace(found, number=number, process=process)
+        if self._answered < self._named_with:
+            found = replace(found, process="", pid=0)
+        return replace(found, number=number)
 
     def has_rank(self, worker_id: str) -> bool:
         """True: a supervisor treats every worker as a member."""

@@ -13,6 +13,7 @@ from ftcomm_tracker.launcher.console import Console
 from ftcomm_tracker.launcher.console_session import LAST_WORDS_S, LogOptions, with_console
 from ftcomm_tracker.launcher.launcher import Launcher, LaunchOptions
 from ftcomm_tracker.launcher.memcpy_tuning import with_tuned_copies
+from ftcomm_tracker.launcher.processes.departure import GRACE_S
 from ftcomm_tracker.launcher.restart_policy import RestartLimits
 from ftcomm_tracker.operator.job_registry import register, unregister
 from ftcomm_tracker.server.open_job import OpenJob, ServeOptions, open_job
@@ -29,6 +30,7 @@ class RunOptions:
         command: of every worker.
         restarts: limits on those of one worker.
         log: form of the lines.
+        grace_s: as in `LaunchOptions`.
         tell_end: called with the end of the job, None if the command has ended before it.
         keeps_records: after trouble a temporary state directory is kept, to be read by people.
     """
@@ -37,6 +39,7 @@ class RunOptions:
     command: tuple[str, ...]
     restarts: RestartLimits
     log: LogOptions = field(default_factory=LogOptions)
+    grace_s: float = GRACE_S
     tell_end: Callable[[JobEnded | None], object] | None = None
     keeps_records: bool = True
 
@@ -88,6 +91,7 @@ async def _run_both(options: RunOptions, job: OpenJob, console: Console) -> int:
             command=options.command,
             restarts=options.restarts,
             keeps_places=True,
+            grace_s=options.grace_s,
         ),
         job.server,
         console,

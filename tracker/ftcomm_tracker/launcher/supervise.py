@@ -17,6 +17,7 @@ from ftcomm_tracker.launcher.console import Console
 from ftcomm_tracker.launcher.console_session import LogOptions, with_console
 from ftcomm_tracker.launcher.launcher import Launcher, LaunchOptions
 from ftcomm_tracker.launcher.memcpy_tuning import with_tuned_copies
+from ftcomm_tracker.launcher.processes.departure import GRACE_S
 from ftcomm_tracker.launcher.remote_tracker import RemoteJob
 from ftcomm_tracker.launcher.restart_policy import RestartLimits
 from ftcomm_tracker.server.connections.listener import join_address
@@ -32,6 +33,7 @@ class SuperviseOptions:
     command: tuple[str, ...]
     restarts: RestartLimits
     log: LogOptions = field(default_factory=LogOptions)
+    grace_s: float = GRACE_S
 
 
 async def supervise_worker(options: SuperviseOptions) -> int:
@@ -62,6 +64,7 @@ async def _supervise(options: SuperviseOptions, console: Console) -> int:
         workers=(worker.worker_id,),
         command=options.command,
         restarts=options.restarts,
+        grace_s=options.grace_s,
     )
     launcher = Launcher(launch, job, console, _environment(worker, worker.routes))
     job.on_kill = launcher.kill

@@ -131,7 +131,7 @@ class _Forwarder:
 
     async def _take(self, data: bytes) -> None:
         await self._pass_on(self._splitter.split(data))
-        self._pass_on_unfinished(self._splitter.overwritten)
+        self._pass_on_unfinished(self._splitter.unfinished(prompts=self._child.has_input))
 
     async def _pass_on(self, lines: bytes) -> None:
         if not lines:

@@ -16,7 +16,7 @@ from ftcomm_tracker.core.group_formation import MAX_ROWS, missing_list, missing_
 from ftcomm_tracker.core.group_state import GroupState, JobState, Peer
 from ftcomm_tracker.core.relay_routing import route_rows
 from ftcomm_tracker.core.reporting.lost_hosts import MAX_NAMED, host_text
-from ftcomm_tracker.core.spares import spare_rows
+from ftcomm_tracker.core.spares import is_wanted_as_spare, spare_rows
 from ftcomm_tracker.core.standby.watch import Phase, Standby
 
 SCHEMA = 1  # of the document: raised when a field goes or changes its meaning, not when one comes
@@ -276,6 +276,7 @@ def standing_of(group: GroupState, worker_id: str, number: int) -> WorkerStatusR
     """Answer question `number` of the supervisor of `worker_id`."""
     # The end of an attempt is none of the job: a supervisor starts its worker into the next one.
     fatal_decision = None if group.awaits_next_attempt else group.durable.fatal_decision
+    pid, start = group.launches.joined(worker_id)
     is_told = not (group.end.awaits_record or group.end.was_overtaken)
     return WorkerStatusReply(
         number=number,
@@ -293,6 +294,9 @@ def standing_of(group: GroupState, worker_id: str, number: int) -> WorkerStatusR
         process=group.launches.standing(worker_id),
         replace_within_ms=round(group.settings.replace_within * 1000),
         attempt=group.durable.attempt,
+        pid=pid,
+        start=start,
+        is_spare=is_wanted_as_spare(group, worker_id),
     )
 
 

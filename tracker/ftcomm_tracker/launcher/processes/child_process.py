@@ -16,14 +16,15 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import IO, Protocol
 
 import trio
 
+from ftcomm.config.process_identity import UNKNOWN_START, ProcessName, read_proc_stat
 from ftcomm.errors import ConfigError
 from ftcomm_tracker.launcher.processes.departure import Departure
 from ftcomm_tracker.launcher.processes.script_errors import RepeatFilter, TracebackReader
+from ftcomm_tracker.launcher.signals import user_signals
 
 TAIL_LINES = 20  # of a worker's last words; a traceback is rarely longer
 # What a system is short of for a while: memory or processes, descriptors.
@@ -66,11 +67,15 @@ class Child:
         tail: its last lines of output, both streams.
         traceback: the newest one that it printed.
         repeats: takes the traceback of the process before it out of its output.
+        joined: the process that has said hello, where a start script has started it.
         cpu_ticks: processor time at the last look, for liveness assertions.
         stopped: it was stopped (SIGSTOP, not a debugger) at the last look.
         departure: since when it has been out of the job, if it has.
         ended: set once its end has been seen.
         was_ended: the launcher has killed it because it had left the job.
+        was_terminated: it was sent SIGTERM, and has its time to end.
+        script_status: by which a start script has told how the worker ended; 0 for none.
+        has_input: it reads the launcher's standard input.
     """
 
     worker_id: str
@@ -78,53 +83,92 @@ class Child:
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
     traceback: TracebackReader = field(default_factory=TracebackReader)
     repeats: RepeatFilter = field(default_factory=lambda: RepeatFilter(TracebackReader()))
+    joined: ProcessName | None = None
     cpu_ticks: int = 0
     stopped: bool = False
     departure: Departure = field(default_factory=Departure)
     ended: trio.Event = field(default_factory=trio.Event)
     was_ended: bool = False
+    was_terminated: bool = False
+    script_status: int = 0
+    has_input: bool = False
 
     @property
     def running(self) -> bool:
         """True until its end has been seen."""
         return self.process.returncode is None
 
+    @property
+    def pid(self) -> int:
+        """Number of the worker: of the process that has joined while it runs, else of `process`."""
+        joined = self.joined
+        return joined.pid if joined is not None and joined.is_running() else self.process.pid
+
+    @property
+    def has_lost_worker(self) -> bool:
+        """True of a start script that goes on after the process that has joined has ended."""
+        return self.joined is not None and self.pid != self.joined.pid
+
+    def note_joined(self, pid: int, start: int) -> None:
+        """Process `pid` has said hello for the worker: take it if this child has started it.
+
+        In another namespace of processes the number may be that of anybody here.
+        """
+        if pid and pid != self.process.pid and start != UNKNOWN_START:
+            stat = read_proc_stat(pid)
+            if stat is not None and (stat.start, stat.group) == (start, self.process.pid):
+                self.joined = ProcessName(pid, start)
+
     def signal(self, number: int) -> None:
-        """Send a signal to the worker alone, not to what it started."""
-        if self.running:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.process.pid, number)
+        """Send a signal to the worker alone: neither to its start script nor to what it started."""
+        with contextlib.suppress(PermissionError):  # by sudo it may run as another user
+            if self.joined is not None and self.joined.signal(number):
+                return
+            if self.running:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self.process.pid, number)
 
     def signal_group(self, number: int) -> None:
-        """Send a signal to the worker and everything that it started."""
+        """Send a signal to the worker, its start script and everything that they started."""
+        self.was_terminated |= number == signal.SIGTERM
         if self.running:  # not reaped: the group's number is still ours
             _signal_group(self.process.pid, number)
 
     async def wait(self) -> int:
-        """Wait until the worker ends, end what it left running, and return its status."""
+        """Wait until `process` has ended, without reaping it, and return its status."""
         await _wait_exit(self.process)
+        return _status_of(self.process)
+
+    def end(self) -> None:
+        """End what `process` has left running, and reap it."""
         # Still a zombie, so the number cannot belong to others (without waitid, it is free for as
-        # long as it takes to come here, unless the group has members left).  What it leaves behind
-        # would hold its pipes and perhaps its device, which the next incarnation wants.
+        # long as it takes to come here, unless the group has members left).
         _signal_group(self.process.pid, signal.SIGKILL)
-        status = self.process.wait()
+        self.process.wait()
         self.ended.set()
-        return status
 
     def is_computing(self) -> bool:
         """True if it is neither stopped nor dead and has used the processor since the last look."""
-        look = read_proc_stat(self.process.pid)
+        look = read_proc_stat(self.pid)
         if look is None:
             return False
-        state, ticks = look
-        moved = ticks > self.cpu_ticks
-        self.cpu_ticks = ticks
-        self.stopped = state == "T"
-        return moved and state not in "TtZX"
+        moved = look.ticks > self.cpu_ticks
+        self.cpu_ticks = look.ticks
+        self.stopped = look.state == "T"
+        return moved and look.state not in "TtZX"
 
 
-def start_child(worker_id: str, command: Sequence[str], environment: Mapping[str, str]) -> Child:
-    """Start `command` as worker `worker_id`.
+def start_child(
+    worker_id: str,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    has_input: bool = False,
+) -> Child:
+    """Start `command` as worker `worker_id`; with `has_input` it reads our standard input.
+
+    It has a session of its own, so that a terminal's signals reach the launcher alone; a terminal
+    that does not control its session can be read all the same.
 
     To be called from the main thread only: the kernel's parent-death signal fires when the
     creating *thread* ends.
@@ -137,11 +181,11 @@ def start_child(worker_id: str, command: Sequence[str], environment: Mapping[str
         process = subprocess.Popen(  # noqa: S603 - running the user's command is the purpose
             list(command),
             env=dict(environment),
-            stdin=subprocess.DEVNULL,
+            stdin=None if has_input else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
-            preexec_fn=partial(_die_with_parent, os.getpid()),  # noqa: PLW1509 - forks from one thread
+            preexec_fn=partial(_prepare_worker, os.getpid()),  # noqa: PLW1509 - forks from one thread
         )
     except OSError as error:
         if error.errno in _SCARCE:
@@ -150,11 +194,24 @@ def start_child(worker_id: str, command: Sequence[str], environment: Mapping[str
             f"cannot run {command[0]!r}: {error.strerror or error}",
             remedy="check the command after --",
         ) from error
-    return Child(worker_id, process)
+    return Child(worker_id, process, has_input=has_input)
 
 
-def _die_with_parent(parent: int) -> None:
-    """In a forked child: have the kernel kill it when the thread that is its parent ends."""
+def can_hand_on_input() -> bool:
+    """True unless standard input is closed, or a terminal of which we are in the background."""
+    try:
+        return os.tcgetpgrp(0) == os.getpgrp()
+    except OSError as error:
+        return error.errno != errno.EBADF  # else it is no terminal
+
+
+def _prepare_worker(parent: int) -> None:
+    """In a forked child: ignore the user's signals, and end with the thread that is its parent.
+
+    A scheduler's warning must not end a script that has no handler for it, nor its start script.
+    """
+    for number in user_signals():
+        signal.signal(number, signal.SIG_IGN)
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it died before the line above
@@ -166,10 +223,23 @@ def _signal_group(number: int, what: int) -> None:
         os.killpg(number, what)
 
 
+async def wait_for_exit(pid: int) -> None:
+    """Wait until the process `pid` has ended.
+
+    Raises:
+        OSError: the system cannot tell, or has no descriptor left.
+    """
+    pidfd = _open_pidfd(pid)
+    try:
+        await trio.lowlevel.wait_readable(pidfd)
+    finally:
+        os.close(pidfd)
+
+
 async def _wait_exit(process: WorkerProcess) -> None:
     """Wait until `process` has ended, without reaping it where the system can do that."""
     try:
-        pidfd = _open_pidfd(process.pid)
+        await wait_for_exit(process.pid)
     except OSError:  # not Linux, a kernel older than 5.3, or a sandbox without the call
         # Not one of the 40 threads that trio lends to all: a job has more workers, and then nobody
         # could write to the console or look up a name until one of them ends.
@@ -177,11 +247,15 @@ async def _wait_exit(process: WorkerProcess) -> None:
         await trio.to_thread.run_sync(
             _block_until_exit, process, abandon_on_cancel=True, limiter=limiter
         )
-        return
-    try:
-        await trio.lowlevel.wait_readable(pidfd)
-    finally:
-        os.close(pidfd)
+
+
+def _status_of(process: WorkerProcess) -> int:
+    """Status of a process that has ended, without reaping it where the system can do that."""
+    if process.returncode is not None or not hasattr(os, "waitid"):
+        return process.wait()
+    found = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert found is not None
+    return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
 
 def _open_pidfd(pid: int) -> int:
@@ -195,14 +269,3 @@ def _block_until_exit(process: WorkerProcess) -> None:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     else:  # macOS before Python 3.13
         process.wait()
-
-
-def read_proc_stat(pid: int) -> tuple[str, int] | None:
-    """State letter and processor time in ticks of `pid`; None if it is gone."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return None
-    # The second field is the command in parentheses and may hold spaces and parentheses.
-    fields = text.rpartition(")")[2].split()
-    return fields[0], int(fields[11]) + int(fields[12])

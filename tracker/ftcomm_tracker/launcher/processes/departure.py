@@ -5,14 +5,14 @@ of the script, perhaps without end.  As long as that process exists no other is 
 place would stay empty until the job fails.
 """
 
-LEAVE_GRACE_S = 30.0  # as after a failed job: a script may want to write down what it has
+GRACE_S = 30.0  # as schedulers give: a script may want to write down what it has
 SHARE_OF_REPLACE_WITHIN = 3  # the rest is for the start of the next process
 STARTING, JOINED, LEFT = "starting", "joined", "left"  # as in `WorkerStatusReply.process`
 
 
 def leave_grace_s(replace_within_s: float) -> float:
     """Seconds that a process has to end by itself once it has left."""
-    return min(LEAVE_GRACE_S, replace_within_s / SHARE_OF_REPLACE_WITHIN)
+    return min(GRACE_S, replace_within_s / SHARE_OF_REPLACE_WITHIN)
 
 
 class Departure:
