@@ -17,7 +17,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 from ftcomm.errors import FtcommError
@@ -62,7 +62,7 @@ def _note_uncaught(error: BaseException) -> None:
 
 def _call_ends() -> None:
     [error] = _uncaught
-    if getattr(sys, "last_value", None) is error:  # else somebody has called the hook to print it
+    if _is_by_interpreter(error):
         for end in _ends:
             end(error)
 
@@ -76,10 +76,32 @@ def _with_exit_code(previous: _Hook) -> _Hook:
         ):
             error.__traceback__ = trace = to_the_last_line_of_the_script(trace)
         previous(kind, error, trace)
-        if isinstance(error, FtcommError):
-            raise SystemExit(error.exit_code)
+        if isinstance(error, FtcommError) and _is_by_interpreter(error):
+            _exit_behind_hooks(error.exit_code)
 
     return hook
+
+
+def _is_by_interpreter(error: BaseException) -> bool:
+    """False where somebody has called the hook to print `error`."""
+    return getattr(sys, "last_value", None) is error
+
+
+def _exit_behind_hooks(status: int) -> None:
+    """End the process with `status` as the outermost hook returns to the interpreter.
+
+    That hook may be another library's, which prints after this one has returned: torch's does.
+    """
+    outermost = sys._getframe()  # noqa: SLF001 - as the script's frames are gone, its end is a hook
+    while outermost.f_back is not None:
+        outermost = outermost.f_back
+
+    def end(frame: FrameType, event: str, _: object) -> None:
+        if frame is outermost and event == "return":
+            sys.setprofile(None)
+            raise SystemExit(status)
+
+    sys.setprofile(end)
 
 
 def _refuses_arguments(error: BaseException, trace: TracebackType | None) -> bool:

@@ -133,6 +133,16 @@ def test_the_same_traceback_is_not_shown_again(script: str, by_line: bool, tmp_p
 HEAD = b'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n'
 
 
+def test_a_traceback_behind_the_rank_that_torch_prints_is_read() -> None:
+    plain = HEAD + b"KeyError: 'nokey'\n"
+    torchs = b"".join(b"[rank1]: " + line for line in plain.splitlines(keepends=True))
+    found = reader_of(torchs).error_of(1)
+    assert (found, found) == (
+        ScriptError("KeyError: 'nokey'", "a.py:1"),
+        reader_of(plain).error_of(1),
+    )
+
+
 def test_a_traceback_that_differs_in_its_last_line_is_shown_whole() -> None:
     repeats = RepeatFilter(reader_of(HEAD + b"ValueError: one\n"))
     other = HEAD + b"ValueError: two\n"

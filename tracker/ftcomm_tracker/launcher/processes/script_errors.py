@@ -29,6 +29,7 @@ _CHAINED = (
 )
 _NO_SCRIPT = re.compile(r"\S*python[\d.]*: (can't open file|No module named|Error while finding) ")
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
+_RANK = re.compile(r"^(?:\[rank\d+\]: )+")  # torch.distributed puts it before each line
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _MAY_BEGIN = (_HEADER.encode(), b'  File "')
 _USAGE = 2  # exit status of the interpreter, argparse and click for a wrong command line
@@ -214,5 +215,5 @@ class RepeatFilter:
 def _texts_of(data: bytes) -> Iterator[str]:
     """The lines of `data` as text that is the same in each process."""
     for line in data.splitlines():
-        text = _COLOUR.sub("", line.decode(errors="replace"))
+        text = _RANK.sub("", _COLOUR.sub("", line.decode(errors="replace")))
         yield _ADDRESS.sub("0x", text).rstrip()
