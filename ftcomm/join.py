@@ -21,7 +21,6 @@ from ftcomm.config.process_identity import this_process
 from ftcomm.control.hub import Hub
 from ftcomm.control.thread import ControlThread
 from ftcomm.diagnostics import logs
-from ftcomm.diagnostics.error_text import named
 from ftcomm.diagnostics.exit_hook import call_if_script_fails, use_exit_codes
 from ftcomm.diagnostics.fault_injection import FaultInjector
 from ftcomm.diagnostics.output_buffering import write_whole_lines
@@ -135,7 +134,7 @@ def _open(job: str | None, **given: Any) -> Communicator:
 def _leave_by(error: BaseException) -> None:
     """An error ends the script, and a thread may keep its process alive: say so at once."""
     for communicator in COMMUNICATORS.usable_by_script():
-        communicator.abort(named(error))
+        communicator.abort(error)
 
 
 @atexit.register

@@ -26,6 +26,8 @@ from ftcomm.errors import (
     FencedError,
     FtcommError,
     JobFinishedError,
+    RolledBackError,
+    ScriptFailedError,
     exit_code_of,
 )
 from ftcomm.protocol.operator_messages import WorkerStatusReply
@@ -35,7 +37,7 @@ from ftcomm_tracker.launcher.console import Console
 from ftcomm_tracker.launcher.processes.child_process import Child, start_child
 from ftcomm_tracker.launcher.processes.departure import STARTING, leave_grace_s
 from ftcomm_tracker.launcher.processes.oom_counter import MemoryKills
-from ftcomm_tracker.launcher.processes.script_errors import RepeatFilter, ScriptError
+from ftcomm_tracker.launcher.processes.script_errors import EqualTracebacks, ScriptError
 from ftcomm_tracker.launcher.restart_policy import (
     MAX_LAST_LINE,
     NEVER_JOINED,
@@ -59,6 +61,7 @@ TERM_GRACE_S = 5.0  # between SIGTERM and SIGKILL
 END_GRACE_S = 30.0  # after a fatal decision: a script may want to write down what it has
 STRAGGLERS_AFTER_S = 2.0  # a worker that is in a call, or calls soon, ends within that
 STATUS_PERIOD_S = 0.25
+GATHER_S = 0.5  # between the ends of workers that fail by the same error at one call
 # A fenced process's place was taken by another that has ended well if the job has; a worker that
 # came after the end had nothing to do.
 _GOOD = (0, FencedError.exit_code, JobFinishedError.exit_code)
@@ -231,17 +234,23 @@ class Launcher:
         self._job = job
         self._console = console
         self._environment = environment
-        self._policy = RestartPolicy(options.restarts)
+        self._policy = RestartPolicy(options.restarts, options.workers)
         self._children: dict[str, Child] = {}
         self._roles = StartedRoles(options.spares)
         self._statuses: dict[str, int] = {}
         self._stopped_since: dict[str, float] = {}
         self._finished: set[str] = set()
         self._memory_kills = MemoryKills()
+        self._tracebacks = EqualTracebacks()
         self._no_more_starts = trio.Event()
         self._hearing: set[trio.CancelScope] = set()
         self._caught = 0
         self._background: trio.Nursery
+
+    @property
+    def failures(self) -> list[str]:
+        """Errors of scripts since the newest checkpoint, in words."""
+        return self._policy.failures
 
     async def run(self) -> int:
         """Run all workers and return the exit status for the launcher's process."""
@@ -262,6 +271,9 @@ class Launcher:
                     background.cancel_scope.cancel()
         finally:
             self._signal_all(signal.SIGKILL)
+            self._show_tracebacks(1)
+            for child in self._children.values():  # of a launcher that is cancelled
+                self._console.show_of_all([child.worker_id], 2, child.traceback.release())
         return self._exit_status()
 
     async def _wait_for_the_end(self) -> None:
@@ -294,12 +306,11 @@ class Launcher:
             child = await self._start(worker_id)
             if child is None:
                 return
-            if (before := self._children.get(worker_id)) is not None:
-                child.repeats = RepeatFilter(before.traceback)
             self._children[worker_id] = child
             self._tell_pid(worker_id, child.process.pid)
             self._console.begin(worker_id, f"worker {worker_id} is process {child.process.pid}")
             status = await self._attend(child)
+            self._show_traceback(child, status)
             self._roles.end(worker_id)
             if status == 0 and not child.departure.has_joined:
                 await self._hear_tracker()
@@ -357,8 +368,30 @@ class Launcher:
         show = partial(self._console.show, child.worker_id)
         unfinished = partial(self._console.show_unfinished, child.worker_id)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(forward_output, child, show, unfinished)
+            forward = partial(forward_output, holds_last=True)
+            nursery.start_soon(forward, child, show, unfinished)
             return await child.wait()
+
+    def _show_traceback(self, child: Child, status: int) -> None:
+        """Show the traceback that ended a process, a moment later: others may have the same.
+
+        `RolledBackError` is none that anybody has to act on: the job goes on.
+        """
+        if status == RolledBackError.exit_code and child.traceback.is_of_ftcomm:
+            child.traceback.release()
+        rest = self._tracebacks.add(child.worker_id, child.traceback)
+        self._console.show_of_all([child.worker_id], 2, rest)
+        self._show_tracebacks(len(self._options.workers))
+        self._background.start_soon(self._show_later)
+
+    async def _show_later(self) -> None:
+        await trio.sleep(GATHER_S)
+        self._show_tracebacks(1)
+
+    def _show_tracebacks(self, number: int) -> None:
+        """Show those that so many workers have, or more."""
+        for lines, worker_ids in self._tracebacks.take(number):
+            self._console.show_of_all(worker_ids, 2, lines)
 
     async def _after_exit(self, child: Child, status: int) -> float | None:
         """Decide and act; returns the delay before the next start, None for no more."""
@@ -377,7 +410,7 @@ class Launcher:
         if self._no_more_starts.is_set():
             if (
                 status != 0
-                and not self._caught
+                and not (self._caught or self._is_told(child))
                 and not is_spare(self._options, self._job, worker_id)
             ):
                 self._console.warn(f"worker {worker_id} {describe_exit(status)}")
@@ -393,6 +426,7 @@ class Launcher:
             error=_script_error(child, status),
             as_spare=self._job.ended_as_spare(worker_id, child.process.pid),
             replaced=is_spare(self._options, self._job, worker_id),
+            deserted=not any(map(self._job.is_connected, self._policy.workers)),
         )
         if not (isinstance(decision, Finished) and status == 0):
             how = describe_exit(status, memory, joined=joined) + (MISSED if missed else "")
@@ -434,6 +468,12 @@ class Launcher:
             await self._hear_tracker()
         return False
 
+    def _is_told(self, child: Child) -> bool:
+        """True if the job has ended by an error of the script, and the process's own is shown."""
+        outcome = self._job.outcome
+        ended_by = "" if outcome is None else outcome.error
+        return ended_by == ScriptFailedError.__name__ and child.traceback.is_whole
+
     def _give_up(self, child: Child, decision: GiveUp) -> None:
         reason = decision.reason
         if child.tail and not decision.script_failed:  # else the traceback has been shown
@@ -442,7 +482,7 @@ class Launcher:
         if is_spare(self._options, self._job, child.worker_id):
             self._console.warn(f"{reason}: the job goes on with one spare less")
             return
-        if child.tail:
+        if child.tail and not decision.script_failed:
             reason = f"{reason}; its last line: {child.tail[-1][-MAX_LAST_LINE:]}"
         self._job.post(GivenUp(child.worker_id, reason, decision.script_failed))
 

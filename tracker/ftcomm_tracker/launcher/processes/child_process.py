@@ -23,7 +23,7 @@ import trio
 
 from ftcomm.errors import ConfigError
 from ftcomm_tracker.launcher.processes.departure import Departure
-from ftcomm_tracker.launcher.processes.script_errors import RepeatFilter, TracebackReader
+from ftcomm_tracker.launcher.processes.script_errors import TracebackReader
 
 TAIL_LINES = 20  # of a worker's last words; a traceback is rarely longer
 # What a system is short of for a while: memory or processes, descriptors.
@@ -65,7 +65,6 @@ class Child:
         process: the running process, leader of its own process group.
         tail: its last lines of output, both streams.
         traceback: the newest one that it printed.
-        repeats: takes the traceback of the process before it out of its output.
         cpu_ticks: processor time at the last look, for liveness assertions.
         stopped: it was stopped (SIGSTOP, not a debugger) at the last look.
         departure: since when it has been out of the job, if it has.
@@ -77,7 +76,6 @@ class Child:
     process: WorkerProcess
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
     traceback: TracebackReader = field(default_factory=TracebackReader)
-    repeats: RepeatFilter = field(default_factory=lambda: RepeatFilter(TracebackReader()))
     cpu_ticks: int = 0
     stopped: bool = False
     departure: Departure = field(default_factory=Departure)
