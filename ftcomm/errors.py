@@ -204,7 +204,10 @@ class ForkError(FtcommError, RuntimeError):
 class ClosedError(FtcommError):
     """A communicator was used after close()."""
 
-    default_remedy = "call ftcomm.init() again for a new job"
+    default_remedy = (
+        "keep one communicator open for all the work: a job that is closed has ended, and"
+        " ftcomm.launch() runs another one"
+    )
 
 
 # --- the environment ---------------------------------------------------------------------------

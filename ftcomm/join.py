@@ -7,7 +7,9 @@ import os
 import platform
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +30,9 @@ from ftcomm.diagnostics.recorder import Recorder
 from ftcomm.engine.engine import DistributedEngine
 from ftcomm.engine.recorded import RecordingEngine
 from ftcomm.engine.single_process import SingleProcessEngine
-from ftcomm.errors import ConfigError, JobFinishedError
+from ftcomm.errors import ConfigError, JobFinishedError, TrackerLostError
 from ftcomm.recovery.machine import Identity, MachineLimits, WorkerMachine
+from ftcomm.recovery.states import WorkerState
 
 NONCE_BYTES = 16
 
@@ -167,6 +170,9 @@ def _join(options: WorkerOptions, place: Place) -> Communicator:
     forget_joined = note_joined(worker_id, options.routes)
     with contextlib.ExitStack() as unless_joined:
         unless_joined.callback(forget_joined)
+        had_job = COMMUNICATORS.has_finished(options.routes)
+        if had_job:  # it has ended with its tracker, unless another job has the address now
+            options = replace(options, connect_timeout=0.0)
         limits = MachineLimits(tracker_timeout=options.tracker_timeout)
         core = WorkerMachine(_identity(options, worker_id), limits, now=time.monotonic())
         hub = Hub(core, options, token)
@@ -183,13 +189,33 @@ def _join(options: WorkerOptions, place: Place) -> Communicator:
         )
         try:
             engine.wait_until_member()
-        except JobFinishedError as error:
-            if options.spare:  # it was never needed: that is no error
-                raise SystemExit(error.exit_code) from None
+        except (JobFinishedError, TrackerLostError) as error:
+            if had_job:
+                raise _closed_before() from None
+            if options.spare and isinstance(error, JobFinishedError):
+                raise SystemExit(error.exit_code) from None  # it was never needed: no error
             raise
-        communicator = Communicator(engine, worker_id, forget_joined)
+        at_end = partial(_note_end, hub, options.routes, forget_joined)
+        communicator = Communicator(engine, worker_id, at_end)
         unless_joined.pop_all()
     return communicator
+
+
+def _note_end(
+    hub: Hub, routes: Sequence[tuple[str, int]], forget_joined: Callable[[], None]
+) -> None:
+    """The communicator is over: its worker id is free, and its job may be over too."""
+    forget_joined()
+    if hub.core.view.state is WorkerState.FINISHED:
+        COMMUNICATORS.note_finished(routes)
+
+
+def _closed_before() -> JobFinishedError:
+    return JobFinishedError(
+        "this process has closed its job, which has ended; init() cannot begin another one",
+        remedy="keep one communicator open for all the work, such as all trials of a search; or"
+        " run each as a job of its own by ftcomm.launch()",
+    )
 
 
 def _identity(options: WorkerOptions, worker_id: str) -> Identity:

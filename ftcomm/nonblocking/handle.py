@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from ftcomm.config.deadline import Duration, QueuedLimit, checked_timeout
+from ftcomm.diagnostics.error_text import raised_anew
 from ftcomm.nonblocking.callbacks import Callback
 
 R = TypeVar("R")
@@ -144,7 +145,7 @@ class Handle(Generic[R]):
         """
         error = self.exception(timeout)
         if error is not None:
-            raise error
+            raise raised_anew(error)
         return cast("R", self._call.value)
 
     def result(self, timeout: Duration | None = None) -> R:
