@@ -31,6 +31,11 @@ def add_note(error: BaseException, text: str) -> None:
         error.add_note(text)
 
 
+def bound_to_process(what: str, instead: str) -> TypeError:
+    """The error of a copy or pickle of `what`, which has the job's connections or threads."""
+    return TypeError(f"{what} belongs to its process, so it cannot be copied or pickled; {instead}")
+
+
 def raised_anew(error: E) -> E:
     """`error` for a function that raises it again: without the frames of its earlier raises there.
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from ftcomm.config.deadline import Duration, QueuedLimit, checked_timeout
-from ftcomm.diagnostics.error_text import raised_anew
+from ftcomm.diagnostics.error_text import bound_to_process, raised_anew
 from ftcomm.nonblocking.callbacks import Callback
 
 R = TypeVar("R")
@@ -128,6 +128,14 @@ class Handle(Generic[R]):
         """For the library alone: the handle of a `call` in a line of them."""
         self._call = call
         self._line = line
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuse copies and pickles.
+
+        Raises:
+            TypeError: always.
+        """
+        raise bound_to_process("a handle", "wait for it, and pass on its result")
 
     def wait(self, timeout: Duration | None = None) -> R:
         """Wait for the call, and return its result.

@@ -3,7 +3,9 @@
 import json
 import os
 import re
+import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -235,6 +237,24 @@ def test_a_script_that_fails_before_it_joins_ends_after_two_processes(workers: F
     assert (done.returncode, len(workers.children)) == (ScriptFailedError.exit_code, 2)
     assert done.stderr.count("[0] ModuleNotFoundError") == 1
     assert done.stderr.count("[0] Traceback") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "which"),
+    [
+        ("ModuleNotFoundError: No module named 'ftcomm'", "which has no ftcomm"),
+        ("ftcomm.errors.ProtocolVersionError: this side", "which has another version of ftcomm"),
+        ("ModuleNotFoundError: No module named 'numpyy'", None),
+    ],
+)
+def test_a_python_without_this_ftcomm_is_named(
+    workers: FakeWorkers, error: str, which: str | None
+) -> None:
+    done = workers.run(exits(1, traceback_of(error)), n=1)
+    assert done.returncode == ScriptFailedError.exit_code
+    said = f"the workers ran {shutil.which('true')}, {which}; this command's is that of"
+    assert (said in done.stderr) == (which is not None), done.stderr
+    assert (f"that of {sys.executable}: activate" in done.stderr) == (which is not None)
 
 
 def test_one_that_fails_elsewhere_each_time_is_restarted(workers: FakeWorkers) -> None:

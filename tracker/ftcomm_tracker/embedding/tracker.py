@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ftcomm.config.platforms import require_groups
-from ftcomm.diagnostics.error_text import raised_anew
+from ftcomm.diagnostics.error_text import bound_to_process, raised_anew
 from ftcomm.errors import ForkError, FtcommError, JobStoppedError, error_named
 from ftcomm_tracker.core.events import GivenUp, StopAsked
 from ftcomm_tracker.embedding.arguments import (
@@ -78,6 +78,14 @@ class Tracker:
             thread.start()
         self._thread, self._pid = thread, os.getpid()
         return self
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuse copies and pickles.
+
+        Raises:
+            TypeError: always.
+        """
+        raise bound_to_process("a tracker", "pass on its address and its token_file")
 
     def __exit__(
         self,

@@ -37,7 +37,11 @@ from ftcomm_tracker.launcher.console import Console
 from ftcomm_tracker.launcher.processes.child_process import Child, start_child
 from ftcomm_tracker.launcher.processes.departure import STARTING, leave_grace_s
 from ftcomm_tracker.launcher.processes.oom_counter import MemoryKills
-from ftcomm_tracker.launcher.processes.script_errors import EqualTracebacks, ScriptError
+from ftcomm_tracker.launcher.processes.script_errors import (
+    EqualTracebacks,
+    ScriptError,
+    interpreter_hint,
+)
 from ftcomm_tracker.launcher.restart_policy import (
     MAX_LAST_LINE,
     NEVER_JOINED,
@@ -61,7 +65,7 @@ TERM_GRACE_S = 5.0  # between SIGTERM and SIGKILL
 END_GRACE_S = 30.0  # after a fatal decision: a script may want to write down what it has
 STRAGGLERS_AFTER_S = 2.0  # a worker that is in a call, or calls soon, ends within that
 STATUS_PERIOD_S = 0.25
-GATHER_S = 0.5  # between the ends of workers that fail by the same error at one call
+GATHER_S = 1.0  # between the ends of workers that fail by the same error at one call
 # A fenced process's place was taken by another that has ended well if the job has; a worker that
 # came after the end had nothing to do.
 _GOOD = (0, FencedError.exit_code, JobFinishedError.exit_code)
@@ -416,6 +420,7 @@ class Launcher:
                 self._console.warn(f"worker {worker_id} {describe_exit(status)}")
             return None
         self._policy.observe(self._job.progress(), self._job.attempt)
+        error = _script_error(child, status)
         decision = self._policy.after_exit(
             worker_id,
             status,
@@ -423,7 +428,7 @@ class Launcher:
             progress=self._job.progress(),
             now=trio.current_time(),
             missed=missed,
-            error=_script_error(child, status),
+            error=error,
             as_spare=self._job.ended_as_spare(worker_id, child.process.pid),
             replaced=is_spare(self._options, self._job, worker_id),
             deserted=not any(map(self._job.is_connected, self._policy.workers)),
@@ -476,6 +481,9 @@ class Launcher:
 
     def _give_up(self, child: Child, decision: GiveUp) -> None:
         reason = decision.reason
+        error = _script_error(child, self._statuses[child.worker_id])
+        if error is not None and (hint := interpreter_hint(error, self._options.command[0])):
+            self._console.warn(hint)
         if child.tail and not decision.script_failed:  # else the traceback has been shown
             self._console.say(f"the last lines of worker {child.worker_id}:")
             self._console.say("\n".join(f"  | {line}" for line in child.tail))

@@ -144,11 +144,18 @@ def start_child(worker_id: str, command: Sequence[str], environment: Mapping[str
     except OSError as error:
         if error.errno in _SCARCE:
             raise
-        raise ConfigError(
-            f"cannot run {command[0]!r}: {error.strerror or error}",
-            remedy="check the command after --",
-        ) from error
+        raise cannot_run(command[0], error.strerror or str(error)) from error
     return Child(worker_id, process)
+
+
+def cannot_run(program: str, cause: str) -> ConfigError:
+    """The error of a command whose `program` cannot be run; a script may lack its x bit."""
+    remedy = "check the command after the options"
+    if Path(program).is_file():
+        if not os.access(program, os.X_OK):
+            cause = "this file is not executable"
+        remedy = f"name its interpreter: python {program}"
+    return ConfigError(f"cannot run {program!r}: {cause}", remedy=remedy)
 
 
 def _die_with_parent(parent: int) -> None:
