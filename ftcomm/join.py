@@ -163,14 +163,15 @@ def _alone(options: WorkerOptions) -> Communicator:
 def _join(options: WorkerOptions, place: Place) -> Communicator:
     require_groups("joining a job's tracker")
     write_whole_lines()
-    assert options.routes is not None
+    routes = options.routes
+    assert routes is not None
     token = read_token(options.token_file)
     worker_id = options.worker_id or _made_up_id()
-    COMMUNICATORS.claim(place, worker_id, options.routes)
-    forget_joined = note_joined(worker_id, options.routes)
+    COMMUNICATORS.claim(place, worker_id, routes)
+    forget_joined = note_joined(worker_id, routes)
     with contextlib.ExitStack() as unless_joined:
         unless_joined.callback(forget_joined)
-        had_job = COMMUNICATORS.has_finished(options.routes)
+        had_job = COMMUNICATORS.has_finished(routes)
         if had_job:  # it has ended with its tracker, unless another job has the address now
             options = replace(options, connect_timeout=0.0)
         limits = MachineLimits(tracker_timeout=options.tracker_timeout)
@@ -195,7 +196,7 @@ def _join(options: WorkerOptions, place: Place) -> Communicator:
             if options.spare and isinstance(error, JobFinishedError):
                 raise SystemExit(error.exit_code) from None  # it was never needed: no error
             raise
-        at_end = partial(_note_end, hub, options.routes, forget_joined)
+        at_end = partial(_note_end, hub, routes, forget_joined)
         communicator = Communicator(engine, worker_id, at_end)
         unless_joined.pop_all()
     return communicator

@@ -28,7 +28,7 @@ class OpenCommunicator(Protocol):
     def is_usable(self) -> bool:
         """True while calls may be made here."""
 
-    def abort(self, reason: str) -> None:
+    def abort(self, reason: str | BaseException) -> None:
         """Leave the job without closing it."""
 
     def close(self) -> None:

@@ -5,7 +5,6 @@ such as a full disk, may not come again.
 """
 
 import re
-from pathlib import Path
 
 from ftcomm import errors
 
@@ -52,6 +51,7 @@ def failure_site(error: BaseException) -> str:
     while trace is not None:
         module = str(trace.tb_frame.f_globals.get("__name__", ""))
         if module.partition(".")[0] != errors.__name__.partition(".")[0]:
-            site = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
+            file = trace.tb_frame.f_code.co_filename.rpartition("/")[2]
+            site = f"{file}:{trace.tb_lineno}"
         trace = trace.tb_next
     return site

@@ -47,8 +47,14 @@ class Bound:
 
 # Lines of the product by package. A commit that raises one adds a row that names the feature.
 PRODUCT_LINES = {
-    "ftcomm": [(40780, "the first bound")],
-    "ftcomm_tracker": [(20600, "the first bound")],
+    "ftcomm": [
+        (40780, "the first bound"),
+        (40990, "errors of scripts: their line is told, their traceback stays, none grows"),
+    ],
+    "ftcomm_tracker": [
+        (20600, "the first bound"),
+        (20760, "errors of scripts: one on all ranks ends the job, and is shown once"),
+    ],
     "ftcomm_chaos": [(15700, "the first bound")],
 }
 # Optional matters of the two cores. A module outside that imports one must change with it.

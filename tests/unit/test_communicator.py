@@ -356,7 +356,7 @@ def test_a_reason_may_be_an_exception_and_nothing_else_than_a_text(
     comm: ftcomm.Communicator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reasons: list[str] = []
-    leave = lambda reason, site: reasons.append(reason)  # noqa: ARG005, E731 - it has none here
+    leave = lambda reason, site: reasons.append(reason)  # noqa: E731 - it has none here
     monkeypatch.setattr(comm._session.engine, "leave", leave)
     with pytest.raises(TypeError, match="reason is a float, must be a text or an exception"):
         comm.abort(3.0)  # type: ignore[arg-type] # that is refused

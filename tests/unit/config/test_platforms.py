@@ -20,7 +20,7 @@ def patch(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
 def patch_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Do what `eventlet.monkey_patch` does, whatever it is told to leave alone."""
     monkeypatch.setitem(sys.modules, "eventlet", SimpleNamespace())
-    monkeypatch.setattr(threading, "RLock", threading._PyRLock)  # type: ignore[attr-defined]
+    monkeypatch.setattr(threading, "RLock", threading._PyRLock)  # type: ignore[attr-defined]  # private
 
 
 @pytest.mark.parametrize("module", ["select", "threading"])

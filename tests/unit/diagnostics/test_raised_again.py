@@ -17,7 +17,7 @@ Call = Callable[[], object]
 
 
 class Batch:
-    """What a step has in its frame."""
+    """An object that a step has in its frame."""
 
 
 def fails() -> None:

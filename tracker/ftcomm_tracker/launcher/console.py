@@ -102,7 +102,7 @@ class Console:
         self._put(_OfWorker(worker_id, number, data), len(data))
 
     def show_of_all(self, worker_ids: Sequence[str], number: int, data: bytes) -> None:
-        """Print lines that these workers have in common, at once: they are few."""
+        """Print lines that each of these workers wrote, at once: they are few."""
         if not data:
             return
         self._keep(worker_ids, number, data)

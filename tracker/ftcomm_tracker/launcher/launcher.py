@@ -34,14 +34,10 @@ from ftcomm.protocol.operator_messages import WorkerStatusReply
 from ftcomm.protocol.position import Position
 from ftcomm_tracker.core.events import Died, GivenUp, JobEnded, LivenessAsserted, Supervised
 from ftcomm_tracker.launcher.console import Console
-from ftcomm_tracker.launcher.processes.child_process import Child, start_child
+from ftcomm_tracker.launcher.processes.child_process import Child, interpreter_hint, start_child
 from ftcomm_tracker.launcher.processes.departure import STARTING, leave_grace_s
 from ftcomm_tracker.launcher.processes.oom_counter import MemoryKills
-from ftcomm_tracker.launcher.processes.script_errors import (
-    EqualTracebacks,
-    ScriptError,
-    interpreter_hint,
-)
+from ftcomm_tracker.launcher.processes.script_errors import EqualTracebacks, ScriptError
 from ftcomm_tracker.launcher.restart_policy import (
     MAX_LAST_LINE,
     NEVER_JOINED,
@@ -200,6 +196,23 @@ def _end_departed(job: Job, console: Console, child: Child, now: float, *, compu
         child.signal_group(signal.SIGKILL)
 
 
+def _is_told(job: Job, child: Child) -> bool:
+    """True if the job has ended by an error of the script, and the process's own is shown."""
+    ended_by = "" if job.outcome is None else job.outcome.error
+    return ended_by == ScriptFailedError.__name__ and child.traceback.is_whole
+
+
+def _show_tracebacks(tracebacks: EqualTracebacks, console: Console, number: int) -> None:
+    """Show those that so many workers have, or more."""
+    for lines, worker_ids in tracebacks.take(number):
+        console.show_of_all(worker_ids, 2, lines)
+
+
+async def _show_later(tracebacks: EqualTracebacks, console: Console) -> None:
+    await trio.sleep(GATHER_S)
+    _show_tracebacks(tracebacks, console, 1)
+
+
 def _why_not_started(error: OSError | ConfigError) -> str:
     return error.cause if isinstance(error, ConfigError) else os_errors.describe(error)
 
@@ -275,7 +288,7 @@ class Launcher:
                     background.cancel_scope.cancel()
         finally:
             self._signal_all(signal.SIGKILL)
-            self._show_tracebacks(1)
+            _show_tracebacks(self._tracebacks, self._console, 1)
             for child in self._children.values():  # of a launcher that is cancelled
                 self._console.show_of_all([child.worker_id], 2, child.traceback.release())
         return self._exit_status()
@@ -385,17 +398,8 @@ class Launcher:
             child.traceback.release()
         rest = self._tracebacks.add(child.worker_id, child.traceback)
         self._console.show_of_all([child.worker_id], 2, rest)
-        self._show_tracebacks(len(self._options.workers))
-        self._background.start_soon(self._show_later)
-
-    async def _show_later(self) -> None:
-        await trio.sleep(GATHER_S)
-        self._show_tracebacks(1)
-
-    def _show_tracebacks(self, number: int) -> None:
-        """Show those that so many workers have, or more."""
-        for lines, worker_ids in self._tracebacks.take(number):
-            self._console.show_of_all(worker_ids, 2, lines)
+        _show_tracebacks(self._tracebacks, self._console, len(self._options.workers))
+        self._background.start_soon(_show_later, self._tracebacks, self._console)
 
     async def _after_exit(self, child: Child, status: int) -> float | None:
         """Decide and act; returns the delay before the next start, None for no more."""
@@ -414,7 +418,7 @@ class Launcher:
         if self._no_more_starts.is_set():
             if (
                 status != 0
-                and not (self._caught or self._is_told(child))
+                and not (self._caught or _is_told(self._job, child))
                 and not is_spare(self._options, self._job, worker_id)
             ):
                 self._console.warn(f"worker {worker_id} {describe_exit(status)}")
@@ -472,12 +476,6 @@ class Launcher:
                 await self._no_more_starts.wait()
             await self._hear_tracker()
         return False
-
-    def _is_told(self, child: Child) -> bool:
-        """True if the job has ended by an error of the script, and the process's own is shown."""
-        outcome = self._job.outcome
-        ended_by = "" if outcome is None else outcome.error
-        return ended_by == ScriptFailedError.__name__ and child.traceback.is_whole
 
     def _give_up(self, child: Child, decision: GiveUp) -> None:
         reason = decision.reason

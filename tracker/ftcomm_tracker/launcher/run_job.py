@@ -126,7 +126,7 @@ async def _run_both(options: RunOptions, job: OpenJob, console: Console) -> int:
 
 
 def describe_end(outcome: JobEnded, failures: Sequence[str], next_step: str) -> str:
-    """How a job has failed, in some lines: the cause, the status, what can be done.
+    """The last words of a job that has failed: the cause, the status, what can be done.
 
     `failures` are errors of scripts that came before; the cause may be what followed from one.
     """

@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,9 +22,9 @@ from typing import IO, Protocol
 
 import trio
 
-from ftcomm.errors import ConfigError
+from ftcomm.errors import ConfigError, ProtocolVersionError
 from ftcomm_tracker.launcher.processes.departure import Departure
-from ftcomm_tracker.launcher.processes.script_errors import TracebackReader
+from ftcomm_tracker.launcher.processes.script_errors import ScriptError, TracebackReader
 
 TAIL_LINES = 20  # of a worker's last words; a traceback is rarely longer
 # What a system is short of for a while: memory or processes, descriptors.
@@ -156,6 +157,20 @@ def cannot_run(program: str, cause: str) -> ConfigError:
             cause = "this file is not executable"
         remedy = f"name its interpreter: python {program}"
     return ConfigError(f"cannot run {program!r}: {cause}", remedy=remedy)
+
+
+def interpreter_hint(error: ScriptError, program: str) -> str:
+    """Words for a user whose `program` ran with another Python than this one; empty elsewhere."""
+    if error.text.startswith("ModuleNotFoundError: No module named 'ftcomm"):
+        what = "has no ftcomm"
+    elif error.text.startswith(f"ftcomm.errors.{ProtocolVersionError.__name__}:"):
+        what = "has another version of ftcomm"
+    else:
+        return ""
+    return (
+        f"the workers ran {shutil.which(program) or program}, which {what}; this command's is that"
+        f" of {sys.executable}: activate its environment, or name that Python in the command"
+    )
 
 
 def _die_with_parent(parent: int) -> None:

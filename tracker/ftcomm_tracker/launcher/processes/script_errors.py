@@ -7,8 +7,6 @@ back at the end of a process's output, so that workers that fail by the same err
 
 import builtins
 import re
-import shutil
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -59,20 +57,6 @@ class ScriptError:
         """True of an `OSError` of Python's: all ranks may meet it now, and none later."""
         kind = getattr(builtins, self.text.partition(":")[0], None)
         return isinstance(kind, type) and issubclass(kind, OSError)
-
-
-def interpreter_hint(error: ScriptError, program: str) -> str:
-    """What to say where `program` ran with another Python than this one; empty elsewhere."""
-    if re.match(r"ModuleNotFoundError: No module named 'ftcomm", error.text):
-        what = "has no ftcomm"
-    elif error.text.startswith(f"{errors.__name__}.{errors.ProtocolVersionError.__name__}:"):
-        what = "has another version of ftcomm"
-    else:
-        return ""
-    return (
-        f"the workers ran {shutil.which(program) or program}, which {what}; this command's is that"
-        f" of {sys.executable}: activate its environment, or name that Python in the command"
-    )
 
 
 class TracebackReader:
