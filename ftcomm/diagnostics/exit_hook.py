@@ -62,7 +62,7 @@ def _note_uncaught(error: BaseException) -> None:
 
 def _call_ends() -> None:
     [error] = _uncaught
-    if _is_by_interpreter(error):
+    if getattr(sys, "last_value", None) is error:  # else somebody has called the hook to print it
         for end in _ends:
             end(error)
 
@@ -76,25 +76,24 @@ def _with_exit_code(previous: _Hook) -> _Hook:
         ):
             error.__traceback__ = trace = to_the_last_line_of_the_script(trace)
         previous(kind, error, trace)
-        if isinstance(error, FtcommError) and _is_by_interpreter(error):
+        if isinstance(error, FtcommError):
             _exit_behind_hooks(error.exit_code)
 
     return hook
 
 
-def _is_by_interpreter(error: BaseException) -> bool:
-    """False where somebody has called the hook to print `error`."""
-    return getattr(sys, "last_value", None) is error
-
-
 def _exit_behind_hooks(status: int) -> None:
-    """End the process with `status` as the outermost hook returns to the interpreter.
+    """End the process with `status` as the hook that was called returns.
 
-    That hook may be another library's, which prints after this one has returned: torch's does.
+    That may be another library's around ours, which prints after ours has returned: torch's does.
     """
-    outermost = sys._getframe()  # noqa: SLF001 - as the script's frames are gone, its end is a hook
-    while outermost.f_back is not None:
-        outermost = outermost.f_back
+    code = getattr(sys.excepthook, "__code__", None)
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - nothing else tells who calls
+    outermost = frame
+    while frame is not None:
+        if frame.f_code is code:
+            outermost = frame
+        frame = frame.f_back
 
     def end(frame: FrameType, event: str, _: object) -> None:
         if frame is outermost and event == "return":
