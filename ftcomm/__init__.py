@@ -110,6 +110,8 @@ else:  # or a type checker would take a name that is not there for Any
         if name not in __all__:
             text = f"module 'ftcomm' has no attribute {name!r}"
             raise AttributeError(text, name=name, obj=sys.modules[__name__])
+        if "eventlet" in sys.modules:  # with its sockets most modules cannot be imported
+            importlib.import_module("ftcomm.config.platforms").refuse_patched("ftcomm")
         value = getattr(importlib.import_module(_HOMES.get(name, "ftcomm.errors")), name)
         globals()[name] = value
         return value

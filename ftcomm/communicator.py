@@ -15,6 +15,7 @@ from ftcomm.api.rank_results import RankResultCalls
 from ftcomm.api.session import Session
 from ftcomm.collectives.op_argument import AnyOp
 from ftcomm.config.deadline import Duration
+from ftcomm.diagnostics.error_text import bound_to_process
 from ftcomm.engine.interface import Engine
 from ftcomm.errors import FtcommError
 from ftcomm.nonblocking import forms
@@ -134,10 +135,7 @@ class Communicator:
         Raises:
             TypeError: always.
         """
-        raise TypeError(
-            "a communicator belongs to its process, so it cannot be copied or pickled; pass on what"
-            " is needed of it, such as comm.rank"
-        )
+        raise bound_to_process("a communicator", "pass on what is needed of it, such as comm.rank")
 
     @property
     def rank(self) -> int:

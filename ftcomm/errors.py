@@ -112,12 +112,12 @@ class RankLostError(FtcommError):
 
 
 class ScriptFailedError(FtcommError):
-    """A rank's script fails by the same error each time it is started."""
+    """The script fails by the same error on all ranks, or each time a rank's is started."""
 
     exit_code = 83
     default_remedy = (
-        "repair the script or its input: its traceback is in the named worker's output; then "
-        "start the job again"
+        "repair the script or its input: the traceback is in the workers' output; then start the"
+        " job again"
     )
 
 
@@ -204,7 +204,10 @@ class ForkError(FtcommError, RuntimeError):
 class ClosedError(FtcommError):
     """A communicator was used after close()."""
 
-    default_remedy = "call ftcomm.init() again for a new job"
+    default_remedy = (
+        "keep one communicator open for all the work: a job that is closed has ended, and"
+        " ftcomm.launch() runs another one"
+    )
 
 
 # --- the environment ---------------------------------------------------------------------------

@@ -7,7 +7,9 @@ import os
 import platform
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,6 @@ from ftcomm.control.hub import Hub
 from ftcomm.control.launcher_watch import refuse_without_launcher
 from ftcomm.control.thread import ControlThread
 from ftcomm.diagnostics import logs
-from ftcomm.diagnostics.error_text import named
 from ftcomm.diagnostics.exit_hook import call_if_script_fails, use_exit_codes
 from ftcomm.diagnostics.fault_injection import FaultInjector
 from ftcomm.diagnostics.output_buffering import write_whole_lines
@@ -30,8 +31,9 @@ from ftcomm.diagnostics.recorder import Recorder
 from ftcomm.engine.engine import DistributedEngine
 from ftcomm.engine.recorded import RecordingEngine
 from ftcomm.engine.single_process import SingleProcessEngine
-from ftcomm.errors import ConfigError, JobFinishedError
+from ftcomm.errors import ConfigError, JobFinishedError, TrackerLostError
 from ftcomm.recovery.machine import Identity, MachineLimits, WorkerMachine
+from ftcomm.recovery.states import WorkerState
 
 NONCE_BYTES = 16
 
@@ -136,7 +138,7 @@ def _open(job: str | None, **given: Any) -> Communicator:
 def _leave_by(error: BaseException) -> None:
     """An error ends the script, and a thread may keep its process alive: say so at once."""
     for communicator in COMMUNICATORS.usable_by_script():
-        communicator.abort(named(error))
+        communicator.abort(error)
 
 
 @atexit.register
@@ -162,14 +164,18 @@ def _alone(options: WorkerOptions) -> Communicator:
 def _join(options: WorkerOptions, place: Place) -> Communicator:
     require_groups("joining a job's tracker")
     write_whole_lines()
-    assert options.routes is not None
+    routes = options.routes
+    assert routes is not None
     refuse_without_launcher(options.launcher)
     token = read_token(options.token_file)
     worker_id = options.worker_id or _made_up_id()
-    COMMUNICATORS.claim(place, worker_id, options.routes)
-    forget_joined = note_joined(worker_id, options.routes)
+    COMMUNICATORS.claim(place, worker_id, routes)
+    forget_joined = note_joined(worker_id, routes)
     with contextlib.ExitStack() as unless_joined:
         unless_joined.callback(forget_joined)
+        had_job = COMMUNICATORS.has_finished(routes)
+        if had_job:  # it has ended with its tracker, unless another job has the address now
+            options = replace(options, connect_timeout=0.0)
         limits = MachineLimits(tracker_timeout=options.tracker_timeout)
         core = WorkerMachine(_identity(options, worker_id), limits, now=time.monotonic())
         hub = Hub(core, options, token)
@@ -186,13 +192,33 @@ def _join(options: WorkerOptions, place: Place) -> Communicator:
         )
         try:
             engine.wait_until_member()
-        except JobFinishedError as error:
-            if options.spare:  # it was never needed: that is no error
-                raise SystemExit(error.exit_code) from None
+        except (JobFinishedError, TrackerLostError) as error:
+            if had_job:
+                raise _closed_before() from None
+            if options.spare and isinstance(error, JobFinishedError):
+                raise SystemExit(error.exit_code) from None  # it was never needed: no error
             raise
-        communicator = Communicator(engine, worker_id, forget_joined)
+        at_end = partial(_note_end, hub, routes, forget_joined)
+        communicator = Communicator(engine, worker_id, at_end)
         unless_joined.pop_all()
     return communicator
+
+
+def _note_end(
+    hub: Hub, routes: Sequence[tuple[str, int]], forget_joined: Callable[[], None]
+) -> None:
+    """The communicator is over: its worker id is free, and its job may be over too."""
+    forget_joined()
+    if hub.core.view.state is WorkerState.FINISHED:
+        COMMUNICATORS.note_finished(routes)
+
+
+def _closed_before() -> JobFinishedError:
+    return JobFinishedError(
+        "this process has closed its job, which has ended; init() cannot begin another one",
+        remedy="keep one communicator open for all the work, such as all trials of a search; or"
+        " run each as a job of its own by ftcomm.launch()",
+    )
 
 
 def _identity(options: WorkerOptions, worker_id: str) -> Identity:

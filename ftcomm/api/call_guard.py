@@ -151,7 +151,8 @@ class CallGuard:
         if self.is_inherited:
             raise ForkError("this communicator belongs to the parent process")
         if self.is_closed:
-            raise self.error or ClosedError("this communicator is closed")
+            error = self.error or ClosedError("this communicator is closed")
+            raise error.with_traceback(None)  # a script may try again and again
         if self.lock.barred == get_ident():
             raise called_in_callback()
         raise used_twice()

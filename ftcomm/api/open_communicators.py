@@ -28,7 +28,7 @@ class OpenCommunicator(Protocol):
     def is_usable(self) -> bool:
         """True while calls may be made here."""
 
-    def abort(self, reason: str) -> None:
+    def abort(self, reason: str | BaseException) -> None:
         """Leave the job without closing it."""
 
     def close(self) -> None:
@@ -67,6 +67,7 @@ class OpenCommunicators:
         # None before the first.
         self.newest: OpenCommunicator | None = None
         self._followed: frozenset[tuple[str, int]] = frozenset()
+        self._finished: set[tuple[str, int]] = set()
         self._places: dict[Owner, Place] = {}
         self._lock = threading.Lock()
 
@@ -109,6 +110,14 @@ class OpenCommunicators:
     def follow(self, routes: Routes) -> None:
         """Have `newest` tell of the job at `routes`; a script may open others beside it."""
         self.newest, self._followed = None, frozenset(routes)
+
+    def note_finished(self, routes: Routes) -> None:
+        """The job at `routes` has ended well; its tracker ends too."""
+        self._finished.update(routes)
+
+    def has_finished(self, routes: Routes) -> bool:
+        """True if this process has closed a job at one of `routes`."""
+        return not self._finished.isdisjoint(routes)
 
     def usable(self) -> list[OpenCommunicator]:
         """Those on which calls may be made."""

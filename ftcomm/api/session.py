@@ -11,6 +11,7 @@ from ftcomm.api.public_values import KindStats, Stats
 from ftcomm.api.signal_handlers import may_be_in_handler, run_beside
 from ftcomm.config.deadline import Duration, Limit, QueuedLimit, checked_deadline, limit_from_now
 from ftcomm.diagnostics.error_text import named
+from ftcomm.diagnostics.script_failures import failure_site
 from ftcomm.engine.interface import Engine
 from ftcomm.engine.log_quota import LogQuota
 from ftcomm.errors import ClosedError, FtcommError, LogLimitError
@@ -225,32 +226,37 @@ class Session:
                 self.engine.condemn(error)
                 self._end()
             else:
-                self._abort(named(error))  # no handler: the block is left on its own thread
+                self._abort(error)  # no handler: the block is left on its own thread
         else:
             self._end_behind_calls()
 
     def abort(self, reason: object) -> None:
         """Leave the job without closing it; see `Communicator.abort`."""
-        words = named(reason) if isinstance(reason, BaseException) else reason
-        if not isinstance(words, str):
+        if not isinstance(reason, str | BaseException):
             name = type(reason).__name__
             raise TypeError(f"reason is a {name}, must be a text or an exception")
         if may_be_in_handler():
-            run_beside(lambda: self._abort(words))
+            run_beside(lambda: self._abort(reason))
         else:
-            self._abort(words)
+            self._abort(reason)
 
-    def _abort(self, words: str) -> None:
+    def _abort(self, reason: str | BaseException) -> None:
         if not self.is_usable:
             self._end_behind_calls()
             return
-        self.engine.leave(words)
+        self._leave(reason)
         if self.guard.is_inside:  # the call would go on with what is closed here
             self.guard.is_closed = True
             self.engine.abort()
             if self.engine.error is not None:  # the call raises it, and ends the rest
                 return
         self._end()
+
+    def _leave(self, reason: str | BaseException) -> None:
+        if isinstance(reason, str):
+            self.engine.leave(reason)
+        else:
+            self.engine.leave(named(reason), failure_site(reason))
 
     def _end_behind_calls(self) -> None:
         """End what is over already: the call that was to do so may have raised something else."""
@@ -260,7 +266,7 @@ class Session:
     def _end(self) -> None:
         self.guard.is_closed = True
         if self._leaving_by is not None:  # an interrupt may have come first, before: again
-            self.engine.leave(named(self._leaving_by))
+            self._leave(self._leaving_by)
             self._leaving_by = None
         if not self.guard.lock.shut():  # a call of another thread uses what would be closed here
             self.engine.abort()

@@ -8,6 +8,7 @@ import os
 import platform
 import select
 import sys
+import threading
 
 from ftcomm.errors import ConfigError
 
@@ -23,14 +24,36 @@ def require_groups(what: str) -> None:
         what: names what needs them, as the beginning of the error's sentence.
 
     Raises:
-        ConfigError: naming what the system lacks.
+        ConfigError: naming what the system lacks, or who has replaced what Python has of it.
     """
+    refuse_patched(what)
     if not hasattr(select, "poll"):
         raise ConfigError(
             f"{what} needs poll() on sockets and file descriptors, which {sys.platform} does not"
             " have",
             remedy="use Linux, macOS or WSL 2; a group of one works here:"
             " ftcomm.init(tracker='none') or FTCOMM_TRACKER=none",
+        )
+
+
+def refuse_patched(what: str) -> None:
+    """Refuse where a library has put its own threads or polling into Python's modules.
+
+    Raises:
+        ConfigError: naming the library.
+    """
+    library, remedy = "", ""
+    gevent = sys.modules.get("gevent.monkey")
+    if gevent is not None and any(map(gevent.is_module_patched, ("select", "threading"))):
+        library, remedy = "gevent", "call gevent.monkey.patch_all(select=False, thread=False)"
+    elif "eventlet" in sys.modules and type(threading.RLock()).__module__ != "_thread":
+        # Whatever it was told to leave alone, and trio knows these locks for what they are.
+        library, remedy = "eventlet", "call eventlet.monkey_patch() in no process of the job"
+    if library:
+        raise ConfigError(
+            f"{what} needs Python's own threads and polling, and monkey patching by {library} has"
+            " replaced them in this process",
+            remedy=remedy,
         )
 
 

@@ -170,8 +170,9 @@ class Driver:
         self._soon(function)
 
     def _soon(self, function: Callable[..., object], *arguments: object) -> None:
-        # a control thread that has failed has left its error in the core, for the next look
-        with contextlib.suppress(trio.RunFinishedError):
+        # A control thread that has failed has left its error in the core, for the next look; as it
+        # ends, the socket by which it is woken is closed first.
+        with contextlib.suppress(trio.RunFinishedError, OSError):
             self._token.run_sync_soon(function, *arguments)
 
     # --- the control thread -------------------------------------------------------------------

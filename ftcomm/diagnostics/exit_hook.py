@@ -17,7 +17,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 from ftcomm.errors import FtcommError
@@ -77,9 +77,30 @@ def _with_exit_code(previous: _Hook) -> _Hook:
             error.__traceback__ = trace = to_the_last_line_of_the_script(trace)
         previous(kind, error, trace)
         if isinstance(error, FtcommError):
-            raise SystemExit(error.exit_code)
+            _exit_behind_hooks(error.exit_code)
 
     return hook
+
+
+def _exit_behind_hooks(status: int) -> None:
+    """End the process with `status` as the hook that was called returns.
+
+    That may be another library's around ours, which prints after ours has returned: torch's does.
+    """
+    code = getattr(sys.excepthook, "__code__", None)
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - nothing else tells who calls
+    outermost = frame
+    while frame is not None:
+        if frame.f_code is code:
+            outermost = frame
+        frame = frame.f_back
+
+    def end(frame: FrameType, event: str, _: object) -> None:
+        if frame is outermost and event == "return":
+            sys.setprofile(None)
+            raise SystemExit(status)
+
+    sys.setprofile(end)
 
 
 def _refuses_arguments(error: BaseException, trace: TracebackType | None) -> bool:

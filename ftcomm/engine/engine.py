@@ -356,9 +356,9 @@ class DistributedEngine:
 
     # --- the end --------------------------------------------------------------------------------
 
-    def leave(self, reason: str) -> None:
+    def leave(self, reason: str, site: str = "") -> None:
         """An exception left the user's block: say so, so that nobody waits for a deadline."""
-        self._control.driver.act(Leaving(reason))
+        self._control.driver.act(Leaving(reason, site))
 
     def condemn(self, error: FtcommError) -> None:
         """Have the tracker raise `error` on all ranks, this one included."""

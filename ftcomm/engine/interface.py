@@ -135,8 +135,11 @@ class Engine(Protocol):
     def end_by(self, error: FtcommError) -> NoReturn:
         """`condemn`, and raise the fatal decision here."""
 
-    def leave(self, reason: str) -> None:
-        """Say that this worker leaves, so that nobody waits for a deadline."""
+    def leave(self, reason: str, site: str = "") -> None:
+        """Say that this worker leaves, so that nobody waits for a deadline.
+
+        `site` is the line of the script whose error it is, empty for other reasons.
+        """
 
     def abort(self) -> None:
         """Have the call that another thread runs here raise `ClosedError`."""

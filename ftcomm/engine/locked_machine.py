@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from ftcomm.control.hub import Hub
 from ftcomm.control.thread import ControlThread
+from ftcomm.diagnostics.error_text import raised_anew
 from ftcomm.execution.data_plane import Turn
 from ftcomm.protocol.messages import Resumed
 from ftcomm.recovery.events import CheckpointMarked
@@ -47,7 +48,7 @@ class LockedMachine:
             self._hub.wake.clear()
             with self._hub.lock:
                 if self._view.error is not None:
-                    raise self._view.error
+                    raise raised_anew(self._view.error)
                 if condition():
                     return
             self._hub.sleep()

@@ -87,10 +87,10 @@ class RecordingEngine(DistributedEngine):
             given.result = _result_digest(EMPTY)
         self._end = (CLOSED, "")
 
-    def leave(self, reason: str) -> None:
+    def leave(self, reason: str, site: str = "") -> None:
         """Leave the job; the reason is recorded when the engine stops."""
         self._end = (LEFT, reason)
-        super().leave(reason)
+        super().leave(reason, site)
 
     def condemn(self, error: FtcommError) -> None:
         """End this communicator by `error`, which is recorded even if no call was entered."""

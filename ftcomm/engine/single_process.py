@@ -155,7 +155,7 @@ class SingleProcessEngine:
         """Nobody else needs to know."""
         raise error
 
-    def leave(self, reason: str) -> None:
+    def leave(self, reason: str, site: str = "") -> None:
         """Nobody needs to know."""
 
     def abort(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from ftcomm.config.deadline import Duration, QueuedLimit, checked_timeout
+from ftcomm.diagnostics.error_text import bound_to_process, raised_anew
 from ftcomm.nonblocking.callbacks import Callback
 
 R = TypeVar("R")
@@ -128,6 +129,14 @@ class Handle(Generic[R]):
         self._call = call
         self._line = line
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuse copies and pickles.
+
+        Raises:
+            TypeError: always.
+        """
+        raise bound_to_process("a handle", "wait for it, and pass on its result")
+
     def wait(self, timeout: Duration | None = None) -> R:
         """Wait for the call, and return its result.
 
@@ -144,7 +153,7 @@ class Handle(Generic[R]):
         """
         error = self.exception(timeout)
         if error is not None:
-            raise error
+            raise raised_anew(error)
         return cast("R", self._call.value)
 
     def result(self, timeout: Duration | None = None) -> R:

@@ -362,10 +362,12 @@ class Leave:
     """This worker ends without having closed: an exception left the ``with`` block.
 
     ``position`` is where it was: an error that comes again there comes without progress.
+    ``site`` is the line of the script that raised it, empty where that is no error of the script's.
     """
 
     reason: Prose
     position: Position
+    site: Site = ""
 
 
 # --- tracker to worker ------------------------------------------------------------------------

@@ -212,9 +212,10 @@ class OwnCloseDone:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """An exception left the user's ``with`` block."""
+    """An exception left the user's ``with`` block; `site` as in `Leave`."""
 
     reason: str
+    site: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,8 +169,8 @@ class WorkerMachine:
                 effects = self.on_beat(event, now)
             case OwnCloseDone():
                 effects = [_closed_at(self.progress.position)]
-            case Leaving(reason):
-                effects = [SendControl(Leave(reason[:1000], self.progress.position))]
+            case Leaving(reason, site):
+                effects = [SendControl(Leave(reason[:1000], self.progress.position, site))]
             case _:
                 effects = self.on_store(event)
         effects += self.durables.take_effects()

@@ -22,6 +22,7 @@ from ftcomm.api.outputs import Result
 from ftcomm.collectives.op_argument import AnyOp
 from ftcomm.config.deadline import Duration
 from ftcomm.control.changes import Changes
+from ftcomm.diagnostics.error_text import bound_to_process, raised_anew
 from ftcomm.errors import ClosedError, ForkError, ThreadError, ThreadLimitError
 from ftcomm.memory.message_value import MessageValue
 from ftcomm.nonblocking.handle import QueuedCall
@@ -111,6 +112,14 @@ class TaskEngine:
         self._wanted = _checked_workers(workers)
         self._workers: list[threading.Thread] = []
         self.is_closed = False
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuse copies and pickles.
+
+        Raises:
+            TypeError: always.
+        """
+        raise bound_to_process("a task engine", "pass on the arrays that its tasks mutate")
 
     @property
     def is_spent(self) -> bool:
@@ -333,7 +342,7 @@ class TaskEngine:
         self._wait_until(lambda: marker.has_ended)
         if marker.error is not None:
             self._queue.note_raised(marker.error)
-            raise marker.error
+            raise raised_anew(marker.error)
 
     def _wait_until(self, holds: Callable[[], object]) -> None:
         try:

@@ -107,3 +107,26 @@ def test_it_serves_one_block() -> None:
 def test_an_exception_leaves_the_block_as_it_is() -> None:
     with pytest.raises(ZeroDivisionError), ftcomm.Tracker(1):
         raise ZeroDivisionError
+
+
+def test_a_process_that_has_closed_its_job_is_told_so_by_init(tmp_path: Path) -> None:
+    """Without waiting for a tracker that has ended; another job may have its address."""
+    token = tmp_path / "token"
+    with ftcomm.Tracker(workers=1) as tracker:
+        address, given = tracker.address, {"worker_id": "0", "token_file": token}
+        token.write_bytes(tracker.token_file.read_bytes())
+        token.chmod(0o600)
+        with ftcomm.init(address, **given) as comm:
+            comm.barrier()
+        with pytest.raises(ftcomm.JobFinishedError, match=r"has closed its job.*ftcomm\.launch"):
+            ftcomm.init(address, **given)
+    with pytest.raises(ftcomm.JobFinishedError, match=r"has closed its job.*ftcomm\.launch"):
+        ftcomm.init(address, **given, tracker_timeout=20)
+
+
+def test_a_process_that_has_left_its_job_may_dial_it_again() -> None:
+    with ftcomm.Tracker(workers=1) as tracker:
+        given = {"worker_id": "0", "token_file": tracker.token_file}
+        ftcomm.init(tracker.address, **given).abort("another try")
+        with pytest.raises(ftcomm.JobLostError, match="left: another try"):  # it was the only one
+            ftcomm.init(tracker.address, **given)

@@ -55,12 +55,14 @@ PRODUCT_LINES = {
     "ftcomm_tracker": [
         (20600, "the first bound"),
         (20730, "workers that advertise loopback to other machines"),
+        (20760, "errors of scripts: one on all ranks ends the job, and is shown once"),
         (20900, "grace, start scripts, background processes and standard input of workers"),
         (41120, "parts of a state that are one object; means of float16 in float32"),
     ],
     "ftcomm_chaos": [
         (15700, "the first bound"),
         (40900, "facts about processes in one place; a worker that ends with its launcher"),
+        (40990, "errors of scripts: their line is told, their traceback stays, none grows"),
     ],
 }
 # Optional matters of the two cores. A module outside that imports one must change with it.

@@ -356,7 +356,8 @@ def test_a_reason_may_be_an_exception_and_nothing_else_than_a_text(
     comm: ftcomm.Communicator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reasons: list[str] = []
-    monkeypatch.setattr(comm._session.engine, "leave", reasons.append)
+    leave = lambda reason, site: reasons.append(reason)  # noqa: E731 - it has none here
+    monkeypatch.setattr(comm._session.engine, "leave", leave)
     with pytest.raises(TypeError, match="reason is a float, must be a text or an exception"):
         comm.abort(3.0)  # type: ignore[arg-type] # that is refused
     assert comm.is_usable
@@ -370,6 +371,17 @@ def test_a_communicator_is_neither_copied_nor_pickled(
 ) -> None:
     with pytest.raises(TypeError, match="so it cannot be copied or pickled; pass on what is"):
         take_apart(comm)
+
+
+@pytest.mark.parametrize("take_apart", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_what_belongs_to_a_process_is_neither_copied_nor_pickled(
+    comm: ftcomm.Communicator, take_apart: Any
+) -> None:
+    tracker = ftcomm.Tracker(1)
+    with comm.engine() as engine:
+        for what in (comm.ibarrier(), engine, tracker):
+            with pytest.raises(TypeError, match="so it cannot be copied or pickled; "):
+                take_apart(what)
 
 
 def test_an_exception_leaves_the_block_as_it_is() -> None:

@@ -23,7 +23,7 @@ class Engine(SingleProcessEngine):
         self.stopped = 0
         self._interrupts = interrupts
 
-    def leave(self, reason: str) -> None:
+    def leave(self, reason: str, site: str = "") -> None:
         if self._interrupts:
             self._interrupts -= 1
             raise KeyboardInterrupt

@@ -83,6 +83,57 @@ def test_an_uncaught_error_is_told_before_threads_are_waited_for(script: str, sa
     assert done.stdout == said, done.stderr
 
 
+WRAPPED = """
+import io, sys
+from ftcomm.diagnostics.exit_hook import use_exit_codes
+from ftcomm.errors import JobLostError
+
+def wrap(inner):
+    def outer(*error):  # as torch.distributed.init_process_group does
+        screen, sys.stderr = sys.stderr, io.StringIO()
+        try:
+            inner(*error)
+        finally:
+            text, sys.stderr = sys.stderr.getvalue(), screen
+        for line in text.splitlines():
+            print("[rank0]:", line, file=sys.stderr)
+    return outer
+
+use_exit_codes()
+sys.excepthook = wrap(wrap(sys.excepthook))
+{script}
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "end"),
+    [
+        ("raise JobLostError('gone')", 71, "[rank0]: [rank0]: ftcomm.errors.JobLostError: gone - "),
+        ("raise KeyError('nokey')", 1, "[rank0]: [rank0]: KeyError: 'nokey'"),
+        (  # as a runner does that imitates the interpreter, such as that of coverage
+            "sys.excepthook(JobLostError, JobLostError('gone'), None); print('goes on')",
+            71,
+            "[rank0]: [rank0]: ftcomm.errors.JobLostError: gone - ",
+        ),
+    ],
+    ids=["of the library", "of the script", "by a runner"],
+)
+def test_a_hook_around_the_hook_still_prints_and_the_status_stays(
+    script: str, status: int, end: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WRAPPED.format(script=script)],
+        env=worker_environment(),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    last = done.stderr.splitlines()[-1:]
+    assert (done.returncode, [line.startswith(end) for line in last]) == (status, [True]), last
+    assert done.stdout == ""
+
+
 MALFORMED = (
     {"FTCOMM_LOG": "verbose"},
     {"FTCOMM_TRACKER_TIMEOUT": "x"},

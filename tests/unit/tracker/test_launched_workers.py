@@ -3,7 +3,9 @@
 import json
 import os
 import re
+import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,11 +15,11 @@ import trio
 import trio.testing
 
 import ftcomm
-from ftcomm.errors import RankLostError, ScriptFailedError
+from ftcomm.errors import CollectiveMismatchError, RankLostError, ScriptFailedError
 from ftcomm_tracker.core import epochs
 from ftcomm_tracker.launcher import run_job, supervise
 from ftcomm_tracker.launcher.memcpy_tuning import with_tuned_copies
-from tests.unit.tracker.fake_children import FakeChild, FakeWorkers, exits, joins, runs_on
+from tests.unit.tracker.fake_children import FakeChild, FakeWorkers, Script, exits, joins, runs_on
 
 KILLED = -signal.SIGKILL
 
@@ -131,6 +133,62 @@ def test_the_same_exception_twice_ends_the_job_for_all_and_is_printed_once(
     assert done.stderr.count("[1] Traceback") == 1
 
 
+def fails_at_load(comm: ftcomm.Communicator) -> None:
+    comm.load_checkpoint(default=0)
+    raise RuntimeError("the data are wrong")
+
+
+@pytest.mark.parametrize(
+    "script",
+    [exits(1, traceback_of("ModuleNotFoundError: No module named 'a'")), joins(fails_at_load)],
+    ids=["before init", "in the job"],
+)
+def test_the_same_error_of_all_workers_ends_the_job_and_is_shown_once(
+    workers: FakeWorkers, script: Script
+) -> None:
+    done = workers.run(script, n=3)
+    lines = done.stderr.splitlines()
+    assert done.returncode == ScriptFailedError.exit_code, done.stderr
+    assert [line for line in lines if "Traceback" in line] == [
+        "[0-2] Traceback (most recent call last):"
+    ]
+    assert "RolledBackError" not in done.stderr
+    assert "attempt 2" not in done.stderr
+    end = next(index for index, line in enumerate(lines) if "ERROR ftcomm: FAILED: " in line)
+    assert "by the same error on all ranks" in lines[end]
+    assert "exit status 83 (ScriptFailedError): repair the script" in lines[end + 1]
+    assert "no checkpoint is kept: --state-dir DIR" in lines[end + 2]
+
+
+def test_the_first_error_is_named_beside_what_followed_from_it(workers: FakeWorkers) -> None:
+    async def script(child: FakeChild) -> int:
+        def use(comm: ftcomm.Communicator) -> None:
+            comm.load_checkpoint(default=0)
+            if (child.worker_id, child.start) == ("1", 1):
+                raise KeyError("nokey")
+            comm.allreduce(1 if child.worker_id == "0" else 1.0)
+
+        return await joins(use)(child)
+
+    done = workers.run(script)
+    assert done.returncode == CollectiveMismatchError.exit_code, done.stderr
+    last = done.stderr.partition("ERROR ftcomm: FAILED: ranks disagree about collective 0.0")[2]
+    assert re.search(r"before: worker 1 failed: KeyError: 'nokey' \(.*:\d+\)\n", last)
+    assert "exit status 72 (CollectiveMismatchError): make every rank call the same" in last
+
+
+def test_a_directory_says_what_the_same_command_goes_on_from(
+    workers: FakeWorkers, tmp_path: Path
+) -> None:
+    def use(comm: ftcomm.Communicator) -> None:
+        comm.load_checkpoint(default=0)
+        comm.checkpoint(1, durable=True)
+        raise RuntimeError("the data are wrong")
+
+    done = workers.run(joins(use), "--state-dir", str(tmp_path / "state"))
+    assert "the same command goes on from its store: durable checkpoint 1" in done.stderr
+
+
 def test_an_exception_is_the_recorded_cause_of_a_death(
     workers: FakeWorkers, tmp_path: Path
 ) -> None:
@@ -179,6 +237,24 @@ def test_a_script_that_fails_before_it_joins_ends_after_two_processes(workers: F
     assert (done.returncode, len(workers.children)) == (ScriptFailedError.exit_code, 2)
     assert done.stderr.count("[0] ModuleNotFoundError") == 1
     assert done.stderr.count("[0] Traceback") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "which"),
+    [
+        ("ModuleNotFoundError: No module named 'ftcomm'", "which has no ftcomm"),
+        ("ftcomm.errors.ProtocolVersionError: this side", "which has another version of ftcomm"),
+        ("ModuleNotFoundError: No module named 'numpyy'", None),
+    ],
+)
+def test_a_python_without_this_ftcomm_is_named(
+    workers: FakeWorkers, error: str, which: str | None
+) -> None:
+    done = workers.run(exits(1, traceback_of(error)), n=1)
+    assert done.returncode == ScriptFailedError.exit_code
+    said = f"the workers ran {shutil.which('true')}, {which}; this command's is that of"
+    assert (said in done.stderr) == (which is not None), done.stderr
+    assert (f"that of {sys.executable}: activate" in done.stderr) == (which is not None)
 
 
 def test_one_that_fails_elsewhere_each_time_is_restarted(workers: FakeWorkers) -> None:
@@ -230,13 +306,11 @@ def test_a_line_that_ends_every_rank_is_named_in_the_last_error(
 ) -> None:
     done = workers.run(joins(use))
     lost = "3 attempts from the beginning were lost in a row; the last: every member "
-    ends = {71: f"ERROR ftcomm: .*/store: {lost}.*; the first loss: .*{why}"}
-    if "Error" in why:  # one rank may come to its line twice before the other has come there once
-        ends[83] = (
-            f"ScriptFailedError: the script of worker . failed twice by the same error.*{why}"
-        )
-    assert done.returncode in ends, done.stderr
-    assert re.search(ends[done.returncode], done.stderr)
+    ends = (71, f"ERROR ftcomm: .*/store: {lost}.*; the first loss: .*{why}")
+    if "Error" in why:
+        ends = (83, f"FAILED: the script failed by the same error on all ranks at -1.1: {why}")
+    assert done.returncode == ends[0], done.stderr
+    assert re.search(ends[1], done.stderr)
 
 
 @pytest.mark.timeout(60)

@@ -28,6 +28,28 @@ def test_a_refused_start_leaves_nothing(
     assert (status, words in text, list(tmp_path.iterdir())) == (64, True, []), text
 
 
+@pytest.mark.parametrize(
+    ("program", "mode", "cause"),
+    [
+        ("./train.py", 0o644, "this file is not executable"),
+        ("train.py", 0o644, "this file is not executable"),
+        ("train.py", 0o755, "no such program can be executed"),  # not on PATH
+        ("./train.py", 0o755, "Exec format error"),
+    ],
+)
+def test_a_script_that_cannot_be_run_by_itself_is_told_its_interpreter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, mode: int, cause: str
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "system"))
+    (tmp_path / "system").mkdir()
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("pass\n")
+    Path("train.py").chmod(mode)
+    status, text = invoke("run", "-n", "1", program)
+    said = f"cannot run '{program}': {cause} - name its interpreter: python {program}"
+    assert (status, said in text) == (64, True), text
+
+
 @pytest.mark.parametrize("option", ["--state-dir", "--token-file"])
 def test_an_empty_path_is_not_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str

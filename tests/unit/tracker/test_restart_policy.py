@@ -289,3 +289,39 @@ def test_a_worker_whose_rank_a_spare_has_taken_is_started_after_that_recovery() 
         for n in range(3)
     ]
     assert decisions == [RestartAfter(d) for d in (0.5, 0.5, 1.0)]
+
+
+def policy_with_failures(*found: ScriptError) -> tuple[RestartPolicy, list[Decision]]:
+    """Two workers, of whom one after the other fails by the next error."""
+    policy = RestartPolicy(RestartLimits(), ("0", "1"))
+    return policy, [
+        policy.after_exit(
+            worker, 1, closed=False, progress=START, now=0.0, error=error, deserted=True
+        )
+        for worker, error in zip("01", found, strict=False)
+    ]
+
+
+def test_the_same_error_of_all_workers_ends_the_job() -> None:
+    policy, (first, second) = policy_with_failures(BAD, BAD)
+    assert first == RestartAfter(0.0)
+    text = "the script failed by the same error on all ranks: ValueError: bad batch (train.py:12)"
+    assert second == GiveUp(text, script_failed=True)
+    assert policy.failures == [f"worker {n} failed: {BAD}" for n in "01"]
+
+
+@pytest.mark.parametrize("other", [ScriptError("ValueError: x", "a.py:1"), None])
+def test_another_error_of_one_worker_does_not(other: ScriptError | None) -> None:
+    _, decisions = policy_with_failures(BAD, *([other] if other else []))
+    assert decisions == [RestartAfter(0.0)] * len(decisions)
+
+
+def test_an_error_that_may_pass_does_not_end_the_job_though_all_have_it() -> None:
+    away = ScriptError("FileNotFoundError: [Errno 2] No such file: 'data'", "train.py:3")
+    assert policy_with_failures(away, away)[1] == [RestartAfter(0.0)] * 2
+
+
+def test_the_same_error_of_all_workers_does_not_while_one_is_back() -> None:
+    policy, _ = policy_with_failures(BAD)
+    decision = policy.after_exit("1", 1, closed=False, progress=START, now=1.0, error=BAD)
+    assert decision == RestartAfter(0.0)

@@ -141,7 +141,12 @@ def test_who_is_lost_while_an_epoch_waits_for_its_plan_is_named() -> None:
         (
             Said(1, Leave("ValueError: no such file", START)),
             "worker w0 left: ValueError: no such file (rank 0)",
-            "that says what went wrong in the script",
+            "that says why its script left",
+        ),
+        (
+            Said(1, Leave("ValueError: no such file", START, "a.py:3")),
+            "worker w0 left: ValueError: no such file (a.py:3) (rank 0)",
+            "repair the script or its input",
         ),
         (
             ConnLost(1, "its connection ended"),
@@ -162,7 +167,7 @@ def test_when_all_have_died_the_verdict_tells_of_the_first_loss(
     scenario.said(3, report(2, caught_up=0))
     sent = scenario.said(4, report(2, caught_up=0))
     (cause,) = {message.cause for _, message in sent if isinstance(message, FatalDecision)}
-    assert cause.partition(": leave `with")[0] == (
+    assert cause.partition(": one that")[0] == (
         "every member that took part in the job has died, and their results with them;"
         f" the first loss: {told}; {todo}"
     )
@@ -408,6 +413,55 @@ def test_the_tracker_waits_for_one_who_was_away_when_the_job_ended() -> None:
     assert [
         e for e in scenario.tick(FAREWELL_S + SETTINGS.detect_within) if isinstance(e, JobEnded)
     ]
+
+
+FAILED = Leave("TypeError: not at 0x7f12", at(0, 3), "a.py:3")
+
+
+@pytest.mark.parametrize(
+    ("last", "ends"),
+    [
+        (replace(FAILED, reason="TypeError: not at 0x7f34"), True),  # another process's address
+        (replace(FAILED, reason="TypeError: nor"), False),
+        (replace(FAILED, position=at(0, 4)), False),
+        (replace(FAILED, site="a.py:4"), False),
+        (replace(FAILED, site=""), False),  # of the environment, or no error
+    ],
+)
+@pytest.mark.parametrize("begin", [running, running_with_store])
+def test_the_same_error_on_all_ranks_ends_the_job_at_once(
+    begin: Callable[[int], ScenarioRun], last: Leave, ends: bool
+) -> None:
+    scenario = begin(3)
+    scenario.tell_said(2, FAILED)
+    scenario.tell_said(1, FAILED)
+    scenario.joined(7, hello("w1", "b"))  # it was restarted before the last one came there
+    found = decisions(scenario.tell_said(3, last))
+    assert list(found) == [7] * ends
+    assert [(told.error, told.position, told.rank) for told in found.values()] == [
+        ("ScriptFailedError", at(0, 3), -1)
+    ] * ends
+    if ends:
+        cause = f"all ranks at 0.3: {last.reason} (a.py:3)"
+        assert cause in found[7].cause
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_an_error_of_one_rank_does_not_end_the_job(size: int) -> None:
+    scenario = running(size)
+    assert not decisions(scenario.tell_said(1, FAILED))
+    assert scenario.roster.state is JobState.COLLECTING
+
+
+def test_the_same_error_of_two_epochs_is_not_one_of_all_ranks() -> None:
+    scenario = running()
+    scenario.tell_said(1, FAILED)
+    scenario.joined(3, hello("w0", "b"))
+    for conn in (2, 3):
+        scenario.said(conn, report(2, at(0, 3)))
+    assert scenario.roster.state is JobState.RUNNING
+    scenario.tell_said(2, FAILED)
+    assert scenario.roster.state is JobState.COLLECTING
 
 
 def test_the_position_of_one_that_left_counts_as_progress() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ftcomm_tracker.launcher.processes.script_errors import (
-    RepeatFilter,
+    EqualTracebacks,
     ScriptError,
     TracebackReader,
 )
@@ -119,36 +119,83 @@ def test_a_script_that_does_not_exist_is_an_error_of_the_command() -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("script", [BROKEN, DEEP, CHAINED, "if x\n", GROUP])
-@pytest.mark.parametrize("by_line", [True, False])
-def test_the_same_traceback_is_not_shown_again(script: str, by_line: bool, tmp_path: Path) -> None:
-    _, output = error_output(tmp_path, script)
-    _, again = error_output(tmp_path, script)
-    repeats = RepeatFilter(reader_of(output))
-    around = b"before\n" + again + b"after\n"
-    pieces = around.splitlines(keepends=True) if by_line else [around]
-    shown = b"".join(map(repeats.pass_on, pieces)) + repeats.end()
-    assert (shown, repeats.dropped) == (b"before\nafter\n", True)
+def test_a_traceback_at_the_end_is_held_and_shown_once_for_all(script: str, tmp_path: Path) -> None:
+    outputs = [error_output(tmp_path, script)[1] for _ in range(2)]
+    tracebacks = EqualTracebacks()
+    for worker, output in zip("012", [outputs[0], *outputs], strict=True):
+        reader = TracebackReader()
+        assert reader.read(b"before\n" + output) == b"before\n"
+        assert (tracebacks.add(worker, reader), tracebacks.take(4)) == (b"", [])
+    [(shown, workers)] = tracebacks.take()
+    assert (shown, workers) == (outputs[0], ["0", "1", "2"])
+    assert tracebacks.take() == []
 
 
 HEAD = b'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n'
 
 
-def test_a_traceback_that_differs_in_its_last_line_is_shown_whole() -> None:
-    repeats = RepeatFilter(reader_of(HEAD + b"ValueError: one\n"))
-    other = HEAD + b"ValueError: two\n"
-    shown = b"".join(repeats.pass_on(line) for line in other.splitlines(keepends=True))
-    assert (shown + repeats.end(), repeats.dropped) == (other, False)
+def test_a_traceback_behind_the_rank_that_torch_prints_is_read() -> None:
+    plain = HEAD + b"KeyError: 'nokey'\n"
+    torchs = b"".join(b"[rank1]: " + line for line in plain.splitlines(keepends=True))
+    found = reader_of(torchs).error_of(1)
+    assert (found, found) == (
+        ScriptError("KeyError: 'nokey'", "a.py:1"),
+        reader_of(plain).error_of(1),
+    )
 
 
-def test_the_beginning_of_a_known_traceback_is_shown_at_the_end() -> None:
-    repeats = RepeatFilter(reader_of(HEAD + b"ValueError: one\n"))
-    assert (repeats.pass_on(HEAD), repeats.end()) == (b"", HEAD)
+ONE, TWO = HEAD + b"ValueError: one\n", HEAD + b"ValueError: two\n"
 
 
-def test_without_a_known_traceback_all_is_shown() -> None:
-    repeats = RepeatFilter(TracebackReader())
-    whole = HEAD + b"ValueError: one\n"
-    assert repeats.pass_on(whole) + repeats.end() == whole
+def added(tracebacks: EqualTracebacks, worker: str, output: bytes) -> bytes:
+    return tracebacks.add(worker, reader_of(output))
+
+
+def test_tracebacks_that_differ_are_shown_apart() -> None:
+    tracebacks = EqualTracebacks()
+    assert [added(tracebacks, worker, text) for worker, text in (("0", ONE), ("1", TWO))] == [
+        b""
+    ] * 2
+    assert tracebacks.take() == [(ONE, ["0"]), (TWO, ["1"])]
+
+
+def test_a_traceback_that_ended_the_process_before_too_is_not_shown_again() -> None:
+    tracebacks = EqualTracebacks()
+    found = []
+    for text in (ONE, ONE, TWO, ONE):
+        added(tracebacks, "0", text)
+        found.append(tracebacks.take())
+    assert found == [[(ONE, ["0"])], [], [(TWO, ["0"])], [(ONE, ["0"])]]
+
+
+def test_lines_behind_equal_tracebacks_are_shown_where_they_differ() -> None:
+    tracebacks = EqualTracebacks()
+    ends = [ONE + b"warning\n", ONE + b"warning\n", ONE + b"another\n"]
+    shown = [added(tracebacks, worker, text) for worker, text in zip("012", ends, strict=True)]
+    assert shown == [b"", b"", b"another\n"]
+    assert tracebacks.take() == [(ONE + b"warning\n", ["0", "1", "2"])]
+    assert added(tracebacks, "0", ONE + b"another\n") == b"another\n"
+
+
+def test_what_is_no_traceback_is_shown_at_the_end() -> None:
+    tracebacks = EqualTracebacks()
+    assert added(tracebacks, "0", b"line\n") == b""  # it was shown as it came
+    assert (added(tracebacks, "0", HEAD), tracebacks.take()) == (HEAD, [])
+
+
+def test_a_traceback_is_held_until_another_one_or_too_much_follows() -> None:
+    reader = TracebackReader()
+    assert [reader.read(ONE), reader.read(TWO), reader.holds] == [b"", ONE, True]
+    more = [b"line %d\n" % number for number in range(30)]
+    shown = b"".join(reader.read(line) for line in more)
+    assert (shown, reader.holds) == (TWO + b"".join(more), False)
+
+
+def test_a_traceback_that_was_released_is_still_the_newest() -> None:
+    """Its process takes its time to end."""
+    reader = TracebackReader()
+    assert (reader.read(ONE), reader.release(), reader.read(b"line\n")) == (b"", ONE, b"line\n")
+    assert reader.error_of(1) == ScriptError("ValueError: one", "a.py:1")
 
 
 def test_memory_is_bounded_by_a_traceback_without_an_end() -> None:

@@ -11,7 +11,7 @@ import click
 import ftcomm
 from ftcomm.config.environment import VARIABLES, WorkerOptions
 from ftcomm.config.setting_kinds import OptionGroup
-from ftcomm.errors import ConfigError, exit_code_of
+from ftcomm.errors import exit_code_of
 from ftcomm_tracker.cli.checkpoint_commands import checkpoint
 from ftcomm_tracker.cli.exit_codes import exit_code_lines
 from ftcomm_tracker.cli.kill_command import kill
@@ -33,6 +33,7 @@ from ftcomm_tracker.cli.setting_options import SETTING_OPTIONS
 from ftcomm_tracker.launcher.console import Console
 from ftcomm_tracker.launcher.console_session import LogOptions, with_console
 from ftcomm_tracker.launcher.log_lines import FORMATS
+from ftcomm_tracker.launcher.processes.child_process import cannot_run
 from ftcomm_tracker.launcher.processes.departure import GRACE_S
 from ftcomm_tracker.launcher.restart_policy import (
     MAX_RESTARTS,
@@ -342,10 +343,7 @@ async def _run(options: RunOptions) -> int:
 
     async def refuse(console: Console) -> int:
         del console  # the refusal is on it, and in the files of --log-dir
-        raise ConfigError(
-            f"cannot run {program!r}: no such program can be executed",
-            remedy="check the command after --",
-        )
+        raise cannot_run(program, "no such program can be executed")
 
     if shutil.which(program) is None:
         return await with_console(options.log, "run", refuse)

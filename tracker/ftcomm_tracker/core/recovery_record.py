@@ -17,9 +17,10 @@ class Loss(enum.Enum):
 
 _TODO = {
     Loss.DIED: "raise replicas if whole hosts vanish together",
-    Loss.LEFT: "that says what went wrong in the script: leave `with ftcomm.init()` by its end, or"
-    " call close()",
+    Loss.LEFT: "that says why its script left: one that has come to its end must leave"
+    " `with ftcomm.init()` by its end, or call close()",
 }
+_REPAIR = "repair the script or its input"  # where an error of the script's began it
 
 
 @dataclass(slots=True)
@@ -41,6 +42,7 @@ class OpenIncident:
     routes: tuple[Route, ...] = ()
     resumed: dict[int, Resumed] = field(default_factory=dict)
     deaths: dict[str, Death] = field(default_factory=dict)
+    failures: dict[int, tuple[str, Position]] = field(default_factory=dict)  # of scripts, by rank
 
     def note_victim(self, worker_id: str, death: Death | None = None) -> None:
         """Name a worker whose incarnation or connection was lost, and how its process ended."""
@@ -65,7 +67,12 @@ class OpenIncident:
         When one line of a script ends all its ranks, the first loss is all that tells of it.
         """
         first = f"; the first loss: {self.reason}" if self.victims else ""
-        return f"{cause}{first}; {_TODO[self.loss]}"
+        return f"{cause}{first}; {_REPAIR if self.failures else _TODO[self.loss]}"
+
+    def note_failure(self, rank: int, error: str, position: Position) -> int:
+        """A rank's script has left by `error`; returns the number of ranks that did by the same."""
+        self.failures[rank] = error, position
+        return sum(failure == (error, position) for failure in self.failures.values())
 
     def note_report(self, worker_id: str, now: float) -> None:
         """A report of this epoch has come: of a survivor, or of a victim's next incarnation."""

@@ -2,11 +2,14 @@
 
 from dataclasses import replace
 
+from ftcomm.diagnostics.script_failures import without_addresses
 from ftcomm.errors import (
     CollectiveMismatchError,
     CollectiveTimeoutError,
     JobLostError,
     LogLimitError,
+    RankLostError,
+    ScriptFailedError,
     StateChangedError,
 )
 from ftcomm.protocol.durable.store_messages import Marked, ObjectWritten, RestoreFailed, WriteFailed
@@ -90,14 +93,33 @@ def on_said(group: GroupState, peer: Peer, message: WorkerMessage) -> None:
             _on_fatal_report(group, peer, rank, message)
         case Marked() | ObjectWritten() | WriteFailed() | RestoreFailed() if rank is not None:
             _on_member_wrote(group, peer, rank, message)
-        case Leave(reason, position):
-            group.members.hear_position(peer, position)
-            group.launches.note_left(peer.hello.worker_id, peer.hello.group)
-            group.drop(peer.conn, reason)
-            words = f"worker {peer.hello.worker_id} left: {reason}"
-            _after_loss(group, rank, words, loss=Loss.LEFT)
+        case Leave():
+            _on_leave(group, peer, rank, message)
         case _:
             _on_spare_said(group, peer, message)
+
+
+def _on_leave(group: GroupState, peer: Peer, rank: int | None, message: Leave) -> None:
+    """A worker's script has ended; if all have by the same error, so does the job.
+
+    A restart could help nobody: each process would come to the same line.
+    """
+    group.members.hear_position(peer, message.position)
+    group.launches.note_left(peer.hello.worker_id, peer.hello.group)
+    group.drop(peer.conn, message.reason)
+    error = f"{message.reason} ({message.site})" if message.site else message.reason
+    _after_loss(group, rank, f"worker {peer.hello.worker_id} left: {error}", loss=Loss.LEFT)
+    incident = group.epochs.incident
+    if rank is None or incident is None or not message.site:
+        return
+    failed = incident.note_failure(rank, without_addresses(error), message.position)
+    if failed == group.durable.world_size > 1:
+        end_with_error(
+            group,
+            ScriptFailedError.__name__,
+            f"the script failed by the same error on all ranks at {message.position}: {error}",
+            message.position,
+        )
 
 
 def _on_spare_said(group: GroupState, peer: Peer, message: WorkerMessage) -> None:
@@ -429,8 +451,8 @@ def on_given_up(group: GroupState, given_up: GivenUp) -> None:
         text = f"worker {given_up.worker_id} is given up ({given_up.reason}); it has no rank"
         group.note("info", text)
         return
-    error = "ScriptFailedError" if given_up.script_failed else "RankLostError"
-    end_with_error(group, error, given_up.reason, group.members.progress(), rank)
+    kind = ScriptFailedError if given_up.script_failed else RankLostError
+    end_with_error(group, kind.__name__, given_up.reason, group.members.progress(), rank)
 
 
 def evict_silent(group: GroupState) -> None:
@@ -473,7 +495,7 @@ def replace_deadline(group: GroupState) -> None:
             name = group.durable.places[rank].worker_id
             end_with_error(
                 group,
-                "RankLostError",
+                RankLostError.__name__,
                 f"worker {name} (rank {rank}) is gone and was not replaced within "
                 f"{group.settings.replace_within:.0f} s",
                 group.members.progress(),

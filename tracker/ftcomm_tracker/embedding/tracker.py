@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ftcomm.config.platforms import require_groups
+from ftcomm.diagnostics.error_text import bound_to_process, raised_anew
 from ftcomm.errors import ForkError, FtcommError, JobStoppedError, error_named
 from ftcomm_tracker.core.events import GivenUp, StopAsked
 from ftcomm_tracker.embedding.arguments import (
@@ -78,6 +79,14 @@ class Tracker:
         self._thread, self._pid = thread, os.getpid()
         return self
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuse copies and pickles.
+
+        Raises:
+            TypeError: always.
+        """
+        raise bound_to_process("a tracker", "pass on its address and its token_file")
+
     def __exit__(
         self,
         kind: type[BaseException] | None,
@@ -89,7 +98,7 @@ class Tracker:
             return
         thread.stop("the `with` block of its tracker has ended")
         if thread.failure is not None and error is None:
-            raise thread.failure
+            raise raised_anew(thread.failure)
 
     @property
     def address(self) -> str:
@@ -141,7 +150,7 @@ class Tracker:
         if not thread.over.wait(checked_timeout(timeout)):
             return False
         if thread.failure is not None:
-            raise thread.failure
+            raise raised_anew(thread.failure)
         outcome = thread.job.server.outcome
         if outcome is None:  # nobody was connected who could have been told
             raise JobStoppedError("the `with` block of its tracker has ended before the job")

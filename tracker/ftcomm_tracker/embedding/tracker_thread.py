@@ -16,6 +16,7 @@ from typing import TypeVar
 import trio
 
 from ftcomm.config.named_paths import temporary_folder
+from ftcomm.diagnostics.error_text import raised_anew
 from ftcomm.diagnostics.exit_hook import abandon_in_children
 from ftcomm.errors import FtcommError, ThreadLimitError
 from ftcomm_tracker.core.events import StopAsked
@@ -83,7 +84,7 @@ class TrackerThread:
             BaseException: what `function` raised.
         """
         if self.failure is not None:
-            raise self.failure
+            raise raised_anew(self.failure)
         answer: Future[R] = Future()
 
         def call() -> None:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from ftcomm import errors
 from ftcomm.api.open_communicators import COMMUNICATORS
 from ftcomm.config.environment import WorkerOptions
-from ftcomm.diagnostics.error_text import named, text_of
+from ftcomm.diagnostics.error_text import text_of
 from ftcomm.diagnostics.exit_hook import to_the_last_line_of_the_script, use_exit_codes
 from ftcomm_tracker.embedding.launch_folder import LaunchFolder, WorkerReport
 from ftcomm_tracker.embedding.pickled import dump, load, load_call, name_of
@@ -48,7 +48,7 @@ def main(path: str) -> None:
         if options.spare and _was_never_needed(error):
             raise
         for comm in COMMUNICATORS.usable():
-            comm.abort(named(error))
+            comm.abort(error)
         error.with_traceback(_of_function(error))  # no attribute: a class may refuse those
         folder.write_report(_of_error(error, worker_id))
         _end_by(error)

@@ -12,11 +12,12 @@ import errno
 import os
 import select
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import trio
 
+from ftcomm.config.plurals import in_short
 from ftcomm_tracker.launcher.live_area import LiveArea
 from ftcomm_tracker.launcher.log_files import LogFiles
 from ftcomm_tracker.launcher.log_lines import LineFormat
@@ -89,8 +90,7 @@ class Console:
 
     async def show(self, worker_id: str, number: int, data: bytes) -> None:
         """Print a worker's lines on stream `number` (1 or 2); `data` ends with a newline."""
-        if self._files is not None:
-            self._files.of_worker(worker_id, number, data)
+        self._keep([worker_id], number, data)
         while self._queued_bytes > MAX_QUEUED_BYTES and not self._closing:
             if self._stuck:
                 self._dropped_bytes += len(data)
@@ -100,6 +100,13 @@ class Console:
                 await self._room.wait()
             self._stuck = patience.cancelled_caught and writes == self._writes
         self._put(_OfWorker(worker_id, number, data), len(data))
+
+    def show_of_all(self, worker_ids: Sequence[str], number: int, data: bytes) -> None:
+        """Print lines that each of these workers wrote, at once: they are few."""
+        if not data:
+            return
+        self._keep(worker_ids, number, data)
+        self._put(_OfWorker(in_short(worker_ids), number, data), len(data))
 
     def begin(self, worker_id: str, text: str) -> None:
         """Note in the file of a worker's output, if there is one, that another process begins."""
@@ -159,6 +166,11 @@ class Console:
             else:
                 self._wake = trio.Event()
                 await self._wake.wait()
+
+    def _keep(self, worker_ids: Sequence[str], number: int, data: bytes) -> None:
+        if self._files is not None:
+            for worker_id in worker_ids:
+                self._files.of_worker(worker_id, number, data)
 
     def _put(self, item: _OfWorker | bytes, nbytes: int) -> None:
         self._queue.append((item, nbytes))

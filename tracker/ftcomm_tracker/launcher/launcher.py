@@ -28,6 +28,8 @@ from ftcomm.errors import (
     FencedError,
     FtcommError,
     JobFinishedError,
+    RolledBackError,
+    ScriptFailedError,
     exit_code_of,
 )
 from ftcomm.protocol.operator_messages import WorkerStatusReply
@@ -37,12 +39,13 @@ from ftcomm_tracker.launcher.console import Console
 from ftcomm_tracker.launcher.processes.child_process import (
     Child,
     can_hand_on_input,
+    interpreter_hint,
     start_child,
 )
 from ftcomm_tracker.launcher.processes.departure import GRACE_S, STARTING, leave_grace_s
 from ftcomm_tracker.launcher.processes.oom_counter import MemoryKills
 from ftcomm_tracker.launcher.processes.remaining import leave_remaining
-from ftcomm_tracker.launcher.processes.script_errors import RepeatFilter, ScriptError
+from ftcomm_tracker.launcher.processes.script_errors import EqualTracebacks, ScriptError
 from ftcomm_tracker.launcher.restart_policy import (
     MAX_LAST_LINE,
     NEVER_JOINED,
@@ -64,6 +67,7 @@ from ftcomm_tracker.launcher.worker_output import forward_output
 
 STRAGGLERS_AFTER_S = 2.0  # a worker that is in a call, or calls soon, ends within that
 STATUS_PERIOD_S = 0.25
+GATHER_S = 1.0  # between the ends of workers that fail by the same error at one call
 # A fenced process's place was taken by another that has ended well if the job has; a worker that
 # came after the end had nothing to do.
 _GOOD = (0, FencedError.exit_code, JobFinishedError.exit_code)
@@ -214,6 +218,23 @@ def _end_departed(job: Job, console: Console, child: Child, now: float, *, compu
         child.signal_group(signal.SIGKILL)
 
 
+def _is_told(job: Job, child: Child) -> bool:
+    """True if the job has ended by an error of the script, and the process's own is shown."""
+    ended_by = "" if job.outcome is None else job.outcome.error
+    return ended_by == ScriptFailedError.__name__ and child.traceback.is_whole
+
+
+def _show_tracebacks(tracebacks: EqualTracebacks, console: Console, number: int) -> None:
+    """Show those that so many workers have, or more."""
+    for lines, worker_ids in tracebacks.take(number):
+        console.show_of_all(worker_ids, 2, lines)
+
+
+async def _show_later(tracebacks: EqualTracebacks, console: Console) -> None:
+    await trio.sleep(GATHER_S)
+    _show_tracebacks(tracebacks, console, 1)
+
+
 def _why_not_started(error: OSError | ConfigError) -> str:
     return error.cause if isinstance(error, ConfigError) else os_errors.describe(error)
 
@@ -252,7 +273,7 @@ class Launcher:
         self._job = job
         self._console = console
         self._environment = environment
-        self._policy = RestartPolicy(options.restarts)
+        self._policy = RestartPolicy(options.restarts, options.workers)
         self._children: dict[str, Child] = {}
         self._roles = StartedRoles(options.spares)
         self._statuses: dict[str, int] = {}
@@ -261,10 +282,16 @@ class Launcher:
         alone = len(options.workers + options.spares) == 1
         self._hands_on_input = alone and can_hand_on_input()
         self._memory_kills = MemoryKills()
+        self._tracebacks = EqualTracebacks()
         self._no_more_starts = trio.Event()
         self._hearing: set[trio.CancelScope] = set()
         self._caught = 0
         self._background: trio.Nursery
+
+    @property
+    def failures(self) -> list[str]:
+        """Errors of scripts since the newest checkpoint, in words."""
+        return self._policy.failures
 
     async def run(self) -> int:
         """Run all workers and return the exit status for the launcher's process."""
@@ -289,6 +316,9 @@ class Launcher:
                     background.cancel_scope.cancel()
         finally:
             self._signal_all(signal.SIGKILL)
+            _show_tracebacks(self._tracebacks, self._console, 1)
+            for child in self._children.values():  # of a launcher that is cancelled
+                self._console.show_of_all([child.worker_id], 2, child.traceback.release())
         return self._exit_status()
 
     async def _wait_for_the_end(self) -> None:
@@ -321,12 +351,11 @@ class Launcher:
             child = await self._start(worker_id)
             if child is None:
                 return
-            if (before := self._children.get(worker_id)) is not None:
-                child.repeats = RepeatFilter(before.traceback)
             self._children[worker_id] = child
             self._tell_pid(worker_id, child.process.pid)
             self._console.begin(worker_id, f"worker {worker_id} is process {child.process.pid}")
             status = _own_status(self._job, child, await self._attend(child))
+            self._show_traceback(child, status)
             self._roles.end(worker_id)
             if status == 0 and not child.departure.has_joined:
                 await self._hear_tracker()
@@ -389,7 +418,8 @@ class Launcher:
         show = partial(self._console.show, child.worker_id)
         unfinished = partial(self._console.show_unfinished, child.worker_id)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(forward_output, child, show, unfinished)
+            forward = partial(forward_output, holds_last=True)
+            nursery.start_soon(forward, child, show, unfinished)
             status = await child.wait()
             closed = partial(self._has_closed, child.worker_id)
             await leave_remaining(child, status, self._options.grace_s, closed, self._console.warn)
@@ -400,6 +430,18 @@ class Launcher:
         """True if the worker's rank has closed, its last word included."""
         await self._hear_tracker()
         return self._job.has_closed(worker_id)
+
+    def _show_traceback(self, child: Child, status: int) -> None:
+        """Show the traceback that ended a process, a moment later: others may have the same.
+
+        `RolledBackError` is none that anybody has to act on: the job goes on.
+        """
+        if status == RolledBackError.exit_code and child.traceback.is_of_ftcomm:
+            child.traceback.release()
+        rest = self._tracebacks.add(child.worker_id, child.traceback)
+        self._console.show_of_all([child.worker_id], 2, rest)
+        _show_tracebacks(self._tracebacks, self._console, len(self._options.workers))
+        self._background.start_soon(_show_later, self._tracebacks, self._console)
 
     async def _after_exit(self, child: Child, status: int) -> float | None:
         """Decide and act; returns the delay before the next start, None for no more."""
@@ -418,12 +460,13 @@ class Launcher:
         if self._no_more_starts.is_set():
             if (
                 status != 0
-                and not self._caught
+                and not (self._caught or _is_told(self._job, child))
                 and not is_spare(self._options, self._job, worker_id)
             ):
                 self._console.warn(f"worker {worker_id} {describe_exit(status)}")
             return None
         self._policy.observe(self._job.progress(), self._job.attempt)
+        error = _script_error(child, status)
         decision = self._policy.after_exit(
             worker_id,
             status,
@@ -431,9 +474,10 @@ class Launcher:
             progress=self._job.progress(),
             now=trio.current_time(),
             missed=bool(why_again),
-            error=_script_error(child, status),
+            error=error,
             as_spare=self._job.ended_as_spare(worker_id, child.process.pid),
             replaced=is_spare(self._options, self._job, worker_id),
+            deserted=not any(map(self._job.is_connected, self._policy.workers)),
         )
         if not (isinstance(decision, Finished) and status == 0):
             how = describe_exit(status, memory, joined=joined) + by_script + why_again
@@ -485,13 +529,16 @@ class Launcher:
 
     def _give_up(self, child: Child, decision: GiveUp) -> None:
         reason = decision.reason
+        error = _script_error(child, self._statuses[child.worker_id])
+        if error is not None and (hint := interpreter_hint(error, self._options.command[0])):
+            self._console.warn(hint)
         if child.tail and not decision.script_failed:  # else the traceback has been shown
             self._console.say(f"the last lines of worker {child.worker_id}:")
             self._console.say("\n".join(f"  | {line}" for line in child.tail))
         if is_spare(self._options, self._job, child.worker_id):
             self._console.warn(f"{reason}: the job goes on with one spare less")
             return
-        if child.tail:
+        if child.tail and not decision.script_failed:
             reason = f"{reason}; its last line: {child.tail[-1][-MAX_LAST_LINE:]}"
         self._job.post(GivenUp(child.worker_id, reason, decision.script_failed))
 

@@ -3,7 +3,8 @@
 Per worker, after an exit: has its rank closed?  Then it is done.  Is the exit status one by which
 a typed error says that starting it again cannot help?  Then it is left; but where a process
 that took its place has ended too, nobody else would start one.  Has its script failed twice by the
-same error, and the job made no progress in between?  Then the script ends the job.  Has it died
+same error, and the job made no progress in between?  Then the script ends the job.  Or have all
+workers failed by one error, and none has come back?  Likewise.  Has it died
 too often within the window, and the job made no progress since?  Then it is given up.  Else it
 starts again: at once the first time, later with a back-off, so that a worker that cannot start
 does not burn a core and a log.
@@ -152,8 +153,9 @@ class _Deaths:
 class RestartPolicy:
     """Counts the deaths of each worker and decides."""
 
-    def __init__(self, limits: RestartLimits) -> None:
-        """Allow each worker restarts within `limits`."""
+    def __init__(self, limits: RestartLimits, workers: Sequence[str] = ()) -> None:
+        """Allow each worker restarts within `limits`; `workers` are all that have a rank."""
+        self.workers = workers
         self._limits = limits
         self._restarts = 0
         self._best = START
@@ -165,6 +167,15 @@ class RestartPolicy:
     def restarts(self) -> int:
         """Restarts of all workers so far."""
         return self._restarts
+
+    @property
+    def failures(self) -> list[str]:
+        """Errors that ended scripts since the newest checkpoint, one for each worker."""
+        return [
+            f"worker {worker} failed: {deaths.error[0]}"
+            for worker, deaths in sorted(self._deaths.items())
+            if deaths.error is not None and deaths.error[1].version == self._best.version
+        ]
 
     def observe(self, progress: Position, attempt: int = 0) -> None:
         """Hear how far the job is: while members are away, later less may be known.
@@ -187,6 +198,7 @@ class RestartPolicy:
         error: ScriptError | None = None,
         as_spare: bool = False,
         replaced: bool = False,
+        deserted: bool = False,
     ) -> Decision:
         """Decide about `worker`, which ended with `status` (negative: by that signal).
 
@@ -200,6 +212,7 @@ class RestartPolicy:
             error: the error by which its script ended, if one is known.
             as_spare: it had no rank, so its death has cost the job nothing.
             replaced: a spare has taken its rank, and its next process is a spare.
+            deserted: no worker is in the job just now.
         """
         self.observe(progress)
         if status == RolledBackError.exit_code:  # no death: the job goes on in its next attempt
@@ -214,9 +227,19 @@ class RestartPolicy:
         if as_spare:
             return RestartAfter(self._delay_of_spare(worker, now))
         decision = self._after_death(worker, status, now, error)
+        if deserted and error is not None and self._is_of_all(error):
+            return GiveUp(
+                f"the script failed by the same error on all ranks: {error}", script_failed=True
+            )
         if replaced and isinstance(decision, RestartAfter):
             return RestartAfter(max(decision.delay_s, REFILL_DELAY_S))
         return decision
+
+    def _is_of_all(self, error: ScriptError) -> bool:
+        """True if `error` ended a process of each worker while the job stood where it is."""
+        newest = [self._deaths[worker].error for worker in self.workers if worker in self._deaths]
+        is_common = newest == [(error, self._best)] * len(self.workers)
+        return is_common and len(self.workers) > 1 and not error.may_pass
 
     def _after_death(
         self, worker: str, status: int, now: float, error: ScriptError | None

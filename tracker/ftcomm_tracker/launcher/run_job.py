@@ -1,14 +1,16 @@
 """`ftcomm-tracker run`: one job's tracker and all its workers in one process."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import trio
 
 from ftcomm.config.environment import process_environment, with_prompt_output
-from ftcomm.errors import FtcommError
+from ftcomm.errors import FtcommError, exit_code_of, remedy_of
 from ftcomm_tracker.core.events import JobEnded
+from ftcomm_tracker.core.reporting.status import newest_text
 from ftcomm_tracker.launcher.console import Console
 from ftcomm_tracker.launcher.console_session import LAST_WORDS_S, LogOptions, with_console
 from ftcomm_tracker.launcher.launcher import Launcher, LaunchOptions
@@ -19,6 +21,8 @@ from ftcomm_tracker.operator.job_registry import register, unregister
 from ftcomm_tracker.server.open_job import OpenJob, ServeOptions, open_job
 from ftcomm_tracker.server.recovery_log import INCIDENTS_FILE
 from ftcomm_tracker.server.server import Server
+
+MAX_NAMED = 5  # workers whose scripts failed before, in the last words of a job
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +114,46 @@ async def _run_both(options: RunOptions, job: OpenJob, console: Console) -> int:
             if job.server.over.is_set() and job.server.has_callers:
                 await job.server.ended.wait()
         nursery.cancel_scope.cancel()
-    is_ours = options.serving.state_dir is None and options.keeps_records
-    if is_ours and (failures or _tells_of_trouble(job, status)):
-        console.say(f"the journal and the records of recoveries are kept in {job.state_dir}")
+    temporary = options.serving.state_dir is None
+    kept = ""
+    if temporary and options.keeps_records and (failures or _tells_of_trouble(job, status)):
+        kept = f"the journal and the records of recoveries are kept in {job.state_dir}"
+    outcome = job.server.outcome
+    if outcome is not None and not outcome.ok:
+        next_step = _next_step(job.server.snapshot()["store"], temporary=temporary)
+        console.say(describe_end(outcome, launcher.failures, next_step), "ERROR")
+    if kept:
+        console.say(kept)
     if failures:
         raise failures[0]
     return status
+
+
+def describe_end(outcome: JobEnded, failures: Sequence[str], next_step: str) -> str:
+    """The last words of a job that has failed: the cause, the status, what can be done.
+
+    `failures` are errors of scripts that came before; the cause may be what followed from one.
+    """
+    remedy = remedy_of(outcome.error)
+    before = [
+        f"  before: {each}" for each in failures if each.partition(": ")[2] not in outcome.cause
+    ]
+    return "\n".join(
+        (
+            f"FAILED: {outcome.cause}",
+            *before[:MAX_NAMED],
+            f"  exit status {exit_code_of(outcome.error)} ({outcome.error}): {remedy}",
+            f"  {next_step}",
+        )
+    )
+
+
+def _next_step(store: Any, *, temporary: bool) -> str:
+    if temporary or store is None:
+        return (
+            "no checkpoint is kept: --state-dir DIR keeps some, for the same command to go on from"
+        )
+    return f"the same command goes on from its store: {newest_text(store)}"
 
 
 def _say_where_checkpoints_go(options: RunOptions, job: OpenJob, console: Console) -> None:

@@ -21,6 +21,7 @@ if sys.platform == "linux":
 
 PIPE_BYTES = 1 << 20  # the most that Linux grants by default; elsewhere the system's own size
 _STDERR = 2
+HOLD_S = 2.0  # for a traceback: then its process does not end by it, or takes its time
 DRAIN_DEADLINE_S = 1.0  # for the end of a dead worker's pipes, which others may hold open
 PAUSE_S = 0.005  # in which a worker that only prints writes half a pipe; nobody sees it
 
@@ -32,9 +33,15 @@ ShowUnfinished = Callable[[int, bytes], None]
 
 
 async def forward_output(
-    child: Child, show: ShowLines, unfinished: ShowUnfinished | None = None
+    child: Child,
+    show: ShowLines,
+    unfinished: ShowUnfinished | None = None,
+    *,
+    holds_last: bool = False,
 ) -> None:
     """Pass on what the worker prints until both its pipes end.
+
+    With `holds_last` a traceback that is the last of it is left in `child.traceback`.
 
     What it has left running elsewhere may hold them open.  So some time after its end they are read
     once more, and then left.  All that was read is passed on, however slow its consumer is.
@@ -42,7 +49,7 @@ async def forward_output(
     forwarders = []
     for number, pipe in ((1, child.process.stdout), (2, child.process.stderr)):
         assert pipe is not None
-        forwarders.append(_Forwarder(child, number, _large(pipe), show, unfinished))
+        forwarders.append(_Forwarder(child, number, _large(pipe), show, unfinished, holds_last))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_end_waits, child, forwarders)
         async with trio.open_nursery() as readers:
@@ -85,12 +92,14 @@ class _Forwarder:
         pipe: IO[bytes],
         show: ShowLines,
         unfinished: ShowUnfinished | None,
+        holds_last: bool,
     ) -> None:
         self._child = child
         self._number = number
         self._pipe = pipe
         self._show = show
         self._unfinished = unfinished
+        self._holds_last = holds_last
         self._splitter = LineSplitter()
         self._shown = b""
         self._waits = True
@@ -110,8 +119,6 @@ class _Forwarder:
             if not self._waits:
                 await self._take(self._left_in_the_pipe())
             await self._pass_on(self._splitter.end())
-            if self._number == _STDERR:
-                await self._show_lines(self._child.repeats.end())
         self._pass_on_unfinished(b"")
 
     async def _receive(self) -> bytes:
@@ -121,8 +128,17 @@ class _Forwarder:
                 try:
                     return os.read(self._pipe.fileno(), PIPE_BYTES)
                 except BlockingIOError:
-                    await trio.lowlevel.wait_readable(self._pipe.fileno())
+                    await self._wait_readable()
         return b""
+
+    async def _wait_readable(self) -> None:
+        if self._number == _STDERR and self._child.traceback.holds:
+            with trio.move_on_after(HOLD_S):
+                await trio.lowlevel.wait_readable(self._pipe.fileno())
+                return
+            with trio.CancelScope(shield=True):  # what was read is passed on
+                await self._show_lines(self._child.traceback.release())
+        await trio.lowlevel.wait_readable(self._pipe.fileno())
 
     def _left_in_the_pipe(self) -> bytes:
         with contextlib.suppress(BlockingIOError):  # empty, and others could still write
@@ -140,8 +156,9 @@ class _Forwarder:
         newest = lines[:-1].rsplit(b"\n", tail.maxlen or -1)
         tail.extend(last_state(line).decode(errors="replace") for line in newest)
         if self._number == _STDERR:
-            self._child.traceback.read(lines)
-            lines = self._child.repeats.pass_on(lines)
+            lines = self._child.traceback.read(lines)
+            if not self._holds_last:
+                lines += self._child.traceback.release()
         await self._show_lines(lines)
 
     async def _show_lines(self, lines: bytes) -> None:

@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,14 +17,15 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import IO, Protocol
 
 import trio
 
 from ftcomm.config.process_identity import UNKNOWN_START, ProcessName, read_proc_stat
-from ftcomm.errors import ConfigError
+from ftcomm.errors import ConfigError, ProtocolVersionError
 from ftcomm_tracker.launcher.processes.departure import Departure
-from ftcomm_tracker.launcher.processes.script_errors import RepeatFilter, TracebackReader
+from ftcomm_tracker.launcher.processes.script_errors import ScriptError, TracebackReader
 from ftcomm_tracker.launcher.signals import user_signals
 
 TAIL_LINES = 20  # of a worker's last words; a traceback is rarely longer
@@ -66,7 +68,6 @@ class Child:
         process: the running process, leader of its own process group.
         tail: its last lines of output, both streams.
         traceback: the newest one that it printed.
-        repeats: takes the traceback of the process before it out of its output.
         joined: the process that has said hello, where a start script has started it.
         cpu_ticks: processor time at the last look, for liveness assertions.
         stopped: it was stopped (SIGSTOP, not a debugger) at the last look.
@@ -82,7 +83,6 @@ class Child:
     process: WorkerProcess
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
     traceback: TracebackReader = field(default_factory=TracebackReader)
-    repeats: RepeatFilter = field(default_factory=lambda: RepeatFilter(TracebackReader()))
     joined: ProcessName | None = None
     cpu_ticks: int = 0
     stopped: bool = False
@@ -190,11 +190,32 @@ def start_child(
     except OSError as error:
         if error.errno in _SCARCE:
             raise
-        raise ConfigError(
-            f"cannot run {command[0]!r}: {error.strerror or error}",
-            remedy="check the command after --",
-        ) from error
+        raise cannot_run(command[0], error.strerror or str(error)) from error
     return Child(worker_id, process, has_input=has_input)
+
+
+def cannot_run(program: str, cause: str) -> ConfigError:
+    """The error of a command whose `program` cannot be run; a script may lack its x bit."""
+    remedy = "check the command after the options"
+    if Path(program).is_file():
+        if not os.access(program, os.X_OK):
+            cause = "this file is not executable"
+        remedy = f"name its interpreter: python {program}"
+    return ConfigError(f"cannot run {program!r}: {cause}", remedy=remedy)
+
+
+def interpreter_hint(error: ScriptError, program: str) -> str:
+    """Words for a user whose `program` ran with another Python than this one; empty elsewhere."""
+    if error.text.startswith("ModuleNotFoundError: No module named 'ftcomm"):
+        what = "has no ftcomm"
+    elif error.text.startswith(f"ftcomm.errors.{ProtocolVersionError.__name__}:"):
+        what = "has another version of ftcomm"
+    else:
+        return ""
+    return (
+        f"the workers ran {shutil.which(program) or program}, which {what}; this command's is that"
+        f" of {sys.executable}: activate its environment, or name that Python in the command"
+    )
 
 
 def can_hand_on_input() -> bool:

@@ -1,15 +1,17 @@
 """Errors of a script, read from its error stream: pure.
 
 The interpreter prints the traceback of an uncaught error, also of one before `import ftcomm`, such
-as a syntax error.  That text is the one place where every script's error can be seen.  If the next
-process of the worker fails by the same error, its traceback is not shown again.
+as a syntax error.  That text is the one place where every script's error can be seen.  It is held
+back at the end of a process's output, so that workers that fail by the same error show it once.
 """
 
+import builtins
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ftcomm import errors
+from ftcomm.diagnostics.script_failures import OF_THE_ENVIRONMENT, without_addresses
 
 MAX_TRACEBACK_LINES = 400  # the interpreter abbreviates recursion; a longer one is not compared
 MAX_LINES_AFTER = 20  # between a traceback and the process's end: warnings, unraisable errors
@@ -28,32 +30,11 @@ _CHAINED = (
     "The above exception was the direct cause of the following exception:",
 )
 _NO_SCRIPT = re.compile(r"\S*python[\d.]*: (can't open file|No module named|Error while finding) ")
-_ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
+_RANK = re.compile(r"^(?:\[rank\d+\]: )+")  # torch.distributed puts it before each line
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _MAY_BEGIN = (_HEADER.encode(), b'  File "')
 _USAGE = 2  # exit status of the interpreter, argparse and click for a wrong command line
 _STATUSES = (1, errors.FtcommError.exit_code)  # by which an uncaught error ends a process
-# Errors of the environment, which another process may not meet: they count as deaths.
-_OF_THE_ENVIRONMENT = frozenset(
-    kind.__name__
-    for kind in (
-        BlockingIOError,
-        BrokenPipeError,
-        ConnectionAbortedError,
-        ConnectionError,
-        ConnectionRefusedError,
-        ConnectionResetError,
-        InterruptedError,
-        KeyboardInterrupt,
-        MemoryError,
-        TimeoutError,
-        errors.AuthenticationError,
-        errors.EvictedError,
-        errors.ProtocolError,
-        errors.ThreadLimitError,
-        errors.TrackerLostError,
-    )
-) | {"gaierror", "herror", "timeout", "HTTPError", "URLError", "OutOfMemoryError"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +52,20 @@ class ScriptError:
     def __str__(self) -> str:
         return f"{self.text} ({self.place})" if self.place else self.text
 
+    @property
+    def may_pass(self) -> bool:
+        """True of an `OSError` of Python's: all ranks may meet it now, and none later."""
+        kind = getattr(builtins, self.text.partition(":")[0], None)
+        return isinstance(kind, type) and issubclass(kind, OSError)
+
 
 class TracebackReader:
-    """Keeps the newest traceback of a stream of lines.
+    """Keeps the newest traceback of a stream of lines, and holds it back while it is the newest.
 
     Attributes:
         lines: of the traceback, and of those that it is chained to; without memory addresses.
         essential: how many of them there are up to the error's own line; 0 before that line.
+        holds: lines are held back.
     """
 
     def __init__(self) -> None:
@@ -88,19 +76,33 @@ class TracebackReader:
         self._members: list[str] = []
         self._is_group = False
         self._last = ""
+        self._held: list[bytes] = []
+        self.holds = False
 
-    def read(self, data: bytes) -> None:
-        """Take whole lines."""
+    def read(self, data: bytes) -> bytes:
+        """Take whole lines, and return those to show: all but the newest traceback."""
         if not self._is_reading and not any(mark in data for mark in _MAY_BEGIN):
             self._last = next(_texts_of(data[data[:-1].rfind(b"\n") + 1 :]), "") or self._last
-            return
-        for text in _texts_of(data):
-            self._read_line(text)
+            return data
+        shown: list[bytes] = []
+        for line in data.splitlines(keepends=True):
+            text = next(_texts_of(line), "")
+            begins = self._read_line(text)
+            if begins or not self._is_reading:
+                shown.append(self.release())
+                self.holds = begins
+            (self._held if self.holds else shown).append(line)
             self._last = text.strip() or self._last
+        return b"".join(shown)
+
+    def release(self) -> bytes:
+        """Return what is held back, to be shown."""
+        held, self._held, self.holds = self._held, [], False
+        return b"".join(held)
 
     def error_of(self, status: int) -> ScriptError | None:
         """The error by which the script ended with exit status `status`, if it is known."""
-        if status in _STATUSES and self.essential and self._is_reading:
+        if status in _STATUSES and self.is_whole:
             if any(map(_is_of_the_environment, (self._text, *self._members))):
                 return None
             members = f" [{'; '.join(self._members)}]" if self._members else ""
@@ -110,11 +112,14 @@ class TracebackReader:
         return None
 
     @property
+    def is_whole(self) -> bool:
+        """True if the newest output is a traceback, up to its error."""
+        return self.essential > 0 and self._is_reading
+
+    @property
     def is_of_ftcomm(self) -> bool:
         """True if the newest output is the traceback of an `FtcommError`."""
-        if not (self.essential and self._is_reading):
-            return False
-        return self._text.startswith(f"{errors.__name__}.")
+        return self.is_whole and self._text.startswith(f"{errors.__name__}.")
 
     @property
     def _is_reading(self) -> bool:
@@ -122,20 +127,21 @@ class TracebackReader:
         after = len(self.lines) - self.essential if self.essential else 0
         return 0 < len(self.lines) <= MAX_TRACEBACK_LINES and after <= MAX_LINES_AFTER
 
-    def _read_line(self, text: str) -> None:
+    def _read_line(self, text: str) -> bool:
+        """Take a line in; True if a traceback begins that is not chained to the one before."""
         in_frames = self._is_reading and not self.essential
         is_header = text in (_HEADER, _GROUP_HEADER)
+        begins = False
         if is_header or (_SYNTAX.match(text) and not in_frames):
-            self._begin(is_group=text == _GROUP_HEADER)
+            begins = self._begin(is_group=text == _GROUP_HEADER)
         elif not self._is_reading:
-            return
+            return False
         self.lines.append(text)
-        if is_header:
-            return
         if self.essential:
             self._read_member(text)
-        else:
+        elif not is_header:
             self._read_frame(text.removeprefix(_GROUP_MARGIN) if self._is_group else text)
+        return begins
 
     def _read_frame(self, text: str) -> None:
         """Read a line between the header and the error's own line, or that one."""
@@ -154,65 +160,62 @@ class TracebackReader:
             if member := _MEMBER.match(text):
                 self._members.append(member["text"])
 
-    def _begin(self, *, is_group: bool) -> None:
+    def _begin(self, *, is_group: bool) -> bool:
+        """Begin a traceback; False if it is chained to the one before."""
         written = [line for line in self.lines[-3:] if line]
-        if not (self._is_reading and written and written[-1] in _CHAINED):
+        is_chained = self._is_reading and bool(written) and written[-1] in _CHAINED
+        if not is_chained:
             self.lines = []
         self.essential = 0
         self._place = self._text = ""
         self._members = []
         self._is_group = is_group
+        return not is_chained
 
 
 def _is_of_the_environment(text: str) -> bool:
-    return text.partition(":")[0].rpartition(".")[2].strip() in _OF_THE_ENVIRONMENT
+    return text.partition(":")[0].rpartition(".")[2].strip() in OF_THE_ENVIRONMENT
 
 
-class RepeatFilter:
-    """Takes a known traceback out of a stream of lines; what is most like it is held a moment."""
+_Lines = tuple[str, ...]
 
-    def __init__(self, known: TracebackReader) -> None:
-        """Hold back `known`, if it is whole."""
-        self._known = known.lines if known.essential else []
-        self._essential = known.essential
-        self._held: list[bytes] = []
-        self._matched = 0
-        self.dropped = False
 
-    def pass_on(self, data: bytes) -> bytes:
-        """Return the lines to show; `data` are whole lines."""
-        if not self._known or (not self._matched and self._known[0].encode() not in data):
-            return data
-        shown: list[bytes] = []
-        for line in data.splitlines(keepends=True):
-            self._pass_line(line, shown)
-        return b"".join(shown)
+class EqualTracebacks:
+    """Tracebacks that ended processes: those that are equal are shown once, for all of them."""
 
-    def end(self) -> bytes:
-        """Return what is held at the stream's end."""
-        held, self._held, self._matched = self._held, [], 0
-        return b"".join(held)
+    def __init__(self) -> None:
+        """Begin without any."""
+        self._last: dict[str, tuple[_Lines, bytes]] = {}  # by worker, of its process before
+        self._waiting: dict[_Lines, tuple[bytes, list[str]]] = {}
 
-    def _pass_line(self, line: bytes, shown: list[bytes]) -> None:
-        text = next(_texts_of(line), "")
-        if self._matched and not self._goes_on(text):
-            shown.append(self.end())
-        if not self._goes_on(text):
-            shown.append(line)
-            return
-        self._matched += 1
-        if self._matched < self._essential:
-            self._held.append(line)
-        else:  # the whole traceback is known; what follows it in the same way is too
-            self._held.clear()
-            self.dropped = True
+    def add(self, worker_id: str, reader: TracebackReader) -> bytes:
+        """Take what `reader` holds at its process's end; returns what is to be shown at once.
 
-    def _goes_on(self, text: str) -> bool:
-        return self._matched < len(self._known) and self._known[self._matched] == text
+        A traceback that ended the worker's process before too is not shown again.
+        """
+        held = reader.release()
+        if not held or not reader.is_whole:
+            return held
+        text = tuple(reader.lines[: reader.essential])
+        rest = b"".join(held.splitlines(keepends=True)[len(text) :])  # warnings of the interpreter
+        before, self._last[worker_id] = self._last.get(worker_id), (text, rest)
+        if before is not None and before[0] == text:
+            return b"" if before[1] == rest else rest
+        if text not in self._waiting:
+            self._waiting[text] = held, [worker_id]
+            return b""
+        first, workers = self._waiting[text]
+        workers.append(worker_id)
+        return b"" if first.endswith(rest) else rest
+
+    def take(self, number: int = 1) -> list[tuple[bytes, list[str]]]:
+        """The tracebacks that `number` workers or more have, with those: they are to be shown."""
+        ready = [text for text, (_, workers) in self._waiting.items() if len(workers) >= number]
+        return [self._waiting.pop(text) for text in ready]
 
 
 def _texts_of(data: bytes) -> Iterator[str]:
     """The lines of `data` as text that is the same in each process."""
     for line in data.splitlines():
-        text = _COLOUR.sub("", line.decode(errors="replace"))
-        yield _ADDRESS.sub("0x", text).rstrip()
+        text = _RANK.sub("", _COLOUR.sub("", line.decode(errors="replace")))
+        yield without_addresses(text).rstrip()
