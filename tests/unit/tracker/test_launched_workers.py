@@ -160,6 +160,19 @@ def test_the_same_error_of_all_workers_ends_the_job_and_is_shown_once(
     assert "no checkpoint is kept: --state-dir DIR" in lines[end + 2]
 
 
+def test_the_traceback_of_a_process_that_must_start_again_is_not_shown(
+    workers: FakeWorkers,
+) -> None:
+    again = traceback_of("ftcomm.errors.RolledBackError: all have died")
+
+    async def script(child: FakeChild) -> int:
+        return await (exits(76, again) if child.start == 1 else joins())(child)
+
+    done = workers.run(script)
+    assert (done.returncode, len(workers.children)) == (0, 4), done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_the_first_error_is_named_beside_what_followed_from_it(workers: FakeWorkers) -> None:
     async def script(child: FakeChild) -> int:
         def use(comm: ftcomm.Communicator) -> None:
