@@ -11,6 +11,7 @@ from ftcomm import __version__
 from ftcomm.protocol.durable.store_messages import (
     Marked,
     MarkVersion,
+    NextDigest,
     ObjectWritten,
     Restore,
     RestoreFailed,
@@ -537,6 +538,7 @@ WorkerMessage = (
     | ObjectWritten
     | WriteFailed
     | RestoreFailed
+    | NextDigest
     | Prefetched
 )
 TrackerMessage = (

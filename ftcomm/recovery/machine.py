@@ -49,8 +49,8 @@ from ftcomm.recovery.epoch_view import COPIES, NOBODY, OF_COPIES, EpochView
 from ftcomm.recovery.events import (
     Attached,
     Beat,
+    CheckpointCommitted,
     CheckpointFetched,
-    CheckpointMarked,
     CloseLinks,
     CopyFetched,
     CopyLost,
@@ -368,7 +368,7 @@ class WorkerMachine:
 
     def on_store(
         self,
-        event: CheckpointMarked
+        event: CheckpointCommitted
         | VersionPacked
         | ObjectStored
         | ObjectFailed
@@ -380,8 +380,9 @@ class WorkerMachine:
         match event:
             case PrefetchEnded():
                 return self.prefetching.on_ended(event)
-            case CheckpointMarked():
-                self.durables.mark(self.progress.prelude_length)
+            case CheckpointCommitted(is_marked):
+                if is_marked:
+                    self.durables.mark(self.progress.prelude_length)
                 return []
             case VersionPacked(version, value, nbytes, digest):
                 return [*self.durables.on_packed(version, value, nbytes, digest), Wake()]

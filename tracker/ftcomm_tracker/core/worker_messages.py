@@ -9,7 +9,13 @@ from ftcomm.errors import (
     LogLimitError,
     StateChangedError,
 )
-from ftcomm.protocol.durable.store_messages import Marked, ObjectWritten, RestoreFailed, WriteFailed
+from ftcomm.protocol.durable.store_messages import (
+    Marked,
+    NextDigest,
+    ObjectWritten,
+    RestoreFailed,
+    WriteFailed,
+)
 from ftcomm.protocol.messages import (
     Blocked,
     Calls,
@@ -88,7 +94,9 @@ def on_said(group: GroupState, peer: Peer, message: WorkerMessage) -> None:
             on_answer(group, rank, message)
         case FatalReport() if rank is not None:
             _on_fatal_report(group, peer, rank, message)
-        case Marked() | ObjectWritten() | WriteFailed() | RestoreFailed() if rank is not None:
+        case Marked() | NextDigest() | ObjectWritten() | WriteFailed() | RestoreFailed() if (
+            rank is not None
+        ):
             _on_member_wrote(group, peer, rank, message)
         case Leave(reason, position):
             group.members.hear_position(peer, position)

@@ -32,6 +32,7 @@ from ftcomm_tracker.core.events import (
     PutEnded,
     PutEpoch,
     PutFinished,
+    PutNextDigest,
     PutSeries,
     PutVersion,
     ReadStore,
@@ -345,6 +346,7 @@ class Server:
             case (
                 PutSeries()
                 | PutVersion()
+                | PutNextDigest()
                 | PutFinished()
                 | PutEpoch()
                 | PutEnded()
