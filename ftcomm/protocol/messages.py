@@ -360,9 +360,10 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """This worker ends without having closed: an exception left the ``with`` block.
+    """This worker has no more part in the job: it has heard `AllClosed`, and answers it.
 
-    ``position`` is where it was: an error that comes again there comes without progress.
+    Or it ends without having closed: an exception left the ``with`` block.  ``position`` is where
+    it was: an error that comes again there comes without progress.
     """
 
     reason: Prose

@@ -204,7 +204,8 @@ class WorkerMachine:
                 return self._fail("Refused", self._error(kind, reason))
             case AllClosed():
                 self.view.enter("AllClosed", WorkerState.FINISHED)
-                return [CloseLinks(), Wake(), Hangup()]
+                heard = SendControl(Leave("the job has finished", self.progress.position))
+                return [heard, CloseLinks(), Wake(), Hangup()]
             case _:
                 return self.on_store_message(message)
 

@@ -49,7 +49,7 @@ class Bound:
 PRODUCT_LINES = {
     "ftcomm": [
         (40780, "the first bound"),
-        (40900, "the digest behind the newest durable checkpoint; close() at exit"),
+        (40960, "the digest behind the newest durable checkpoint; close() at exit"),
     ],
     "ftcomm_tracker": [
         (20600, "the first bound"),

@@ -98,14 +98,23 @@ def on_said(group: GroupState, peer: Peer, message: WorkerMessage) -> None:
             rank is not None
         ):
             _on_member_wrote(group, peer, rank, message)
-        case Leave(reason, position):
-            group.members.hear_position(peer, position)
-            group.launches.note_left(peer.hello.worker_id, peer.hello.group)
-            group.drop(peer.conn, reason)
-            words = f"worker {peer.hello.worker_id} left: {reason}"
-            _after_loss(group, rank, words, loss=Loss.LEFT)
+        case Leave():
+            _on_leave(group, peer, rank, message)
         case _:
             _on_spare_said(group, peer, message)
+
+
+def _on_leave(group: GroupState, peer: Peer, rank: int | None, message: Leave) -> None:
+    """A worker has heard that the job has finished, or ends without having closed."""
+    worker_id = peer.hello.worker_id
+    if group.durable.final_version >= 0 and not group.end.awaits_record:
+        group.end.told(worker_id)
+        group.drop(peer.conn, message.reason)
+        return
+    group.members.hear_position(peer, message.position)
+    group.launches.note_left(worker_id, peer.hello.group)
+    group.drop(peer.conn, message.reason)
+    _after_loss(group, rank, f"worker {worker_id} left: {message.reason}", loss=Loss.LEFT)
 
 
 def _on_spare_said(group: GroupState, peer: Peer, message: WorkerMessage) -> None:
