@@ -10,6 +10,8 @@ from ftcomm.durable.directory_store import DirectoryStore
 from ftcomm.durable.records import NextRecord
 from ftcomm_tracker.server.store.next_digests import PREFIX, NextDigests
 
+LIMIT_S = 30.0
+
 
 async def keep(digests: NextDigests, store: DirectoryStore, *records: NextRecord) -> list[str]:
     """Note each record behind chain record 4 and more, and return the names in the store."""
@@ -17,8 +19,9 @@ async def keep(digests: NextDigests, store: DirectoryStore, *records: NextRecord
         nursery.start_soon(digests.run)
         for behind, record in enumerate(records, 4):
             digests.note(record, behind)
-            while not _has(store, behind):
-                await trio.lowlevel.checkpoint()
+            with trio.fail_after(LIMIT_S):
+                while not _has(store, behind):
+                    await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()
     return [each.name for each in store.list(PREFIX)]
 
