@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ftcomm.api.open_communicators import COMMUNICATORS, Place
+from ftcomm.api.open_communicators import COMMUNICATORS, OpenCommunicator, Place
 from ftcomm.collectives.selection import tables_digest
 from ftcomm.communicator import Communicator
 from ftcomm.config.environment import WorkerOptions, job_settings, parse_address, read_token
@@ -24,7 +24,12 @@ from ftcomm.control.hub import Hub
 from ftcomm.control.launcher_watch import refuse_without_launcher
 from ftcomm.control.thread import ControlThread
 from ftcomm.diagnostics import logs
-from ftcomm.diagnostics.exit_hook import call_if_script_fails, use_exit_codes
+from ftcomm.diagnostics.exit_hook import (
+    call_if_script_fails,
+    exit_by,
+    has_ended_well,
+    use_exit_codes,
+)
 from ftcomm.diagnostics.fault_injection import FaultInjector
 from ftcomm.diagnostics.output_buffering import write_whole_lines
 from ftcomm.diagnostics.recorder import Recorder
@@ -34,8 +39,14 @@ from ftcomm.engine.single_process import SingleProcessEngine
 from ftcomm.errors import ConfigError, JobFinishedError, TrackerLostError
 from ftcomm.recovery.machine import Identity, MachineLimits, WorkerMachine
 from ftcomm.recovery.states import WorkerState
+from ftcomm.requests.call_site import passes_on
+
+passes_on(__file__)
 
 NONCE_BYTES = 16
+# For the others to end too, where a script has ended without close(): as long as the job waits for
+# a lost worker.
+CLOSE_AT_EXIT_S = 600.0
 
 
 def init(
@@ -143,9 +154,31 @@ def _leave_by(error: BaseException) -> None:
 
 @atexit.register
 def _leave_at_exit() -> None:
-    """The script has ended without close(): say so, since the others will learn only that."""
+    """The script has ended without close(): close for it where that is a good end.
+
+    Else say so, since the others will learn only that.
+    """
+    if has_ended_well():
+        for communicator in COMMUNICATORS.usable_by_script():
+            _close_at_exit(communicator)
     for communicator in COMMUNICATORS.usable():
         communicator.abort("its script ended without closing the communicator")
+
+
+def _close_at_exit(communicator: OpenCommunicator) -> None:
+    """Close with the others; whoever goes on calling is told of a mismatch, as by any close."""
+    if communicator.rank == 0:
+        logs.JobLogger(logs.LogContext()).warn_aloud(
+            "the script has ended without close(): the communicator is closed now, which waits for"
+            " the other ranks, %g s at most; write `with ftcomm.init() as comm:`",
+            CLOSE_AT_EXIT_S,
+        )
+    try:
+        communicator.close(deadline=CLOSE_AT_EXIT_S)
+    except BaseException as error:  # noqa: BLE001 - Ctrl-C too: the status has to tell of it
+        if not communicator.is_usable:  # an error of the job, or Ctrl-C
+            exit_by(error)
+        communicator.abort(error)
 
 
 def _alone(options: WorkerOptions) -> Communicator:

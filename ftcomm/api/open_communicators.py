@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
+from ftcomm.config.deadline import Duration
 from ftcomm.errors import ConfigError, ThreadError
 
 Routes = Sequence[tuple[str, int]]
@@ -31,7 +32,7 @@ class OpenCommunicator(Protocol):
     def abort(self, reason: str | BaseException) -> None:
         """Leave the job without closing it."""
 
-    def close(self) -> None:
+    def close(self, *, deadline: Duration | None = None) -> None:
         """Close the job together with all ranks."""
 
 

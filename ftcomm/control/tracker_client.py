@@ -32,6 +32,7 @@ from ftcomm.recovery.events import Attached, Detached, Received
 # other: of two trackers that each wait for all members, one gets them all (rule R19).
 FIRST_WELCOME_WINDOWS = 12
 WELCOME_WINDOWS = 4
+LAST_WORD_S = 1.0  # for what was said last to leave, where this process hangs up
 DIAL_DEADLINE_S = 5.0  # one address; a SYN that is not answered is retried by the kernel meanwhile
 
 LOST = (OSError, UnicodeError, PeerClosed, trio.TooSlowError, ProtocolError)
@@ -162,6 +163,9 @@ async def _converse(driver: Driver, sock: trio.socket.SocketType, windows: int) 
                 await _read(driver, sock)
             except (*LOST, ConfigError) as error:
                 failure = error  # raised below: a nursery would wrap it in a group
+            if driver.hung_up.is_set():
+                with trio.move_on_after(LAST_WORD_S):  # the tracker waits for an answer
+                    await driver.flushed()
             nursery.cancel_scope.cancel()
     finally:
         driver.closed()

@@ -7,9 +7,13 @@ and nothing is done to a process that catches the error.
 
 Python waits for all threads behind the end of the main thread, and runs exit functions behind that.
 So what must happen although a thread lives on is told of the error before.
+
+Exit functions do not learn how the script has ended.  Its outermost frame tells that: it stands at
+a return, or at the call that an exception has left.
 """
 
 import contextlib
+import functools
 import logging
 import opcode
 import os
@@ -18,7 +22,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from ftcomm.errors import FtcommError
 
@@ -26,7 +30,10 @@ _End = Callable[[BaseException], object]
 _Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
 
 _RAISE = opcode.opmap["RAISE_VARARGS"]
+_RETURNS = frozenset(code for name, code in opcode.opmap.items() if name.startswith("RETURN_"))
 _installed = False
+_outermost: list[FrameType] = []  # of the main thread, once the hook is installed
+_asked: list[object] = []  # the status that `sys.exit` was called with last
 _ends: list[_End] = []
 _uncaught: list[BaseException] = []  # the newest that the hook was given, if any was
 _abandons: "weakref.WeakSet[Any]" = weakref.WeakSet()
@@ -38,6 +45,53 @@ def use_exit_codes() -> None:
     if not _installed:
         _installed = True
         sys.excepthook = _with_exit_code(sys.excepthook)
+        sys.exit = _noting_status(sys.exit)
+        _outermost[:] = _outermost_frame()
+
+
+def has_ended_well() -> bool:
+    """True in an exit function of a script that has come to its end, or to ``sys.exit(0)``.
+
+    False after any other exception, and where a user types what comes next.
+    """
+    if _is_interactive() or getattr(sys, "last_value", None) is not None or not _outermost:
+        return False
+    [frame] = _outermost
+    if frame.f_lasti >= 0 and frame.f_code.co_code[frame.f_lasti] in _RETURNS:
+        return True
+    return bool(_asked) and _asked[0] in (None, 0)
+
+
+def exit_by(error: BaseException) -> NoReturn:
+    """End the process in an exit function as `error` would have ended the script before.
+
+    Python prints an error of an exit function, and keeps the status.
+    """
+    status = error.exit_code if isinstance(error, FtcommError) else 1
+    with contextlib.suppress(SystemExit):
+        sys.excepthook(type(error), error, error.__traceback__)
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or not there
+            stream.flush()
+    os._exit(status)
+
+
+def _outermost_frame() -> list[FrameType]:
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001 - documented
+    while frame is not None and frame.f_back is not None:
+        frame = frame.f_back
+    return [] if frame is None else [frame]
+
+
+def _noting_status(previous: Callable[[Any], NoReturn]) -> Callable[..., NoReturn]:
+    @functools.wraps(previous)
+    def noting(status: Any = None, /) -> NoReturn:
+        if threading.current_thread() is threading.main_thread():
+            _asked[:] = [status]
+        previous(status)
+
+    return noting
 
 
 def call_if_script_fails(end: _End) -> _End:
@@ -48,8 +102,7 @@ def call_if_script_fails(end: _End) -> _End:
 
 def _note_uncaught(error: BaseException) -> None:
     """The script may end by `error`; not where a user types what comes next."""
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or hasattr(sys, "ps1") or sys.flags.interactive or sys.flags.inspect:
+    if threading.current_thread() is not threading.main_thread() or _is_interactive():
         return
     if not _uncaught:
         # Nothing public comes before threads are waited for. Pools of threads use this too.
@@ -58,6 +111,10 @@ def _note_uncaught(error: BaseException) -> None:
             with contextlib.suppress(RuntimeError):  # all is over already
                 register(_call_ends)
     _uncaught[:] = [error]
+
+
+def _is_interactive() -> bool:
+    return hasattr(sys, "ps1") or bool(sys.flags.interactive or sys.flags.inspect)
 
 
 def _call_ends() -> None:

@@ -129,6 +129,18 @@ class VersionRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class NextRecord:
+    """``attempt`` has committed checkpoint ``version`` with ``digest``, right behind a durable one.
+
+    It is an object beside the chain, which has the number of that one's record.
+    """
+
+    attempt: U32
+    version: Version
+    digest: Blob
+
+
+@dataclass(frozen=True, slots=True)
 class EndedRecord:
     """The tracker of ``generation`` ends the attempt with ``error``, which it tells from then on.
 
@@ -153,7 +165,13 @@ class FinishedRecord:
 
 
 ChainRecord = (
-    SeriesRecord | AttemptRecord | EpochRecord | VersionRecord | EndedRecord | FinishedRecord
+    SeriesRecord
+    | AttemptRecord
+    | EpochRecord
+    | VersionRecord
+    | NextRecord
+    | EndedRecord
+    | FinishedRecord
 )
 _KINDS: dict[str, type] = {
     kind.__name__.removesuffix("Record"): kind for kind in get_args(ChainRecord)

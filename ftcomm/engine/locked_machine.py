@@ -11,7 +11,7 @@ from ftcomm.control.thread import ControlThread
 from ftcomm.diagnostics.error_text import raised_anew
 from ftcomm.execution.data_plane import Turn
 from ftcomm.protocol.messages import Resumed
-from ftcomm.recovery.events import CheckpointMarked
+from ftcomm.recovery.events import CheckpointCommitted
 from ftcomm.recovery.machine import Checkpoint, Completion, NextStep
 from ftcomm.recovery.recent_calls import NO_CALL, Called
 from ftcomm.recovery.result_log import LogEntry
@@ -108,8 +108,8 @@ class LockedMachine:
         `mark` is rank 0's word that it is to be written to the store.
         """
         done = self._confirmed(epoch, self._commit)
-        if done and mark:
-            self._control.driver.act(CheckpointMarked())
+        if done and (mark or self._hub.core.durables.must_tell_next):
+            self._control.driver.act(CheckpointCommitted(mark))
         return done
 
     def complete_load(self, epoch: int, value: Packed) -> bool:

@@ -94,6 +94,7 @@ MESSAGES: dict[int, type] = {
     73: store_messages.ObjectWritten,
     74: store_messages.WriteFailed,
     75: store_messages.RestoreFailed,
+    81: store_messages.NextDigest,
     # durable checkpoints: tracker to worker
     76: store_messages.WriteObjects,
     77: store_messages.VersionDurable,

@@ -11,6 +11,7 @@ from ftcomm import __version__
 from ftcomm.protocol.durable.store_messages import (
     Marked,
     MarkVersion,
+    NextDigest,
     ObjectWritten,
     Restore,
     RestoreFailed,
@@ -359,9 +360,10 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """This worker ends without having closed: an exception left the ``with`` block.
+    """This worker has no more part in the job: it has heard `AllClosed`, and answers it.
 
-    ``position`` is where it was: an error that comes again there comes without progress.
+    Or it ends without having closed: an exception left the ``with`` block.  ``position`` is where
+    it was: an error that comes again there comes without progress.
     ``site`` is the line of the script that raised it, empty where that is no error of the script's.
     """
 
@@ -539,6 +541,7 @@ WorkerMessage = (
     | ObjectWritten
     | WriteFailed
     | RestoreFailed
+    | NextDigest
     | Prefetched
 )
 TrackerMessage = (

@@ -219,8 +219,13 @@ class Leaving:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointMarked:
-    """The user's thread has committed a checkpoint that is to be written to the store."""
+class CheckpointCommitted:
+    """The user's thread has committed a checkpoint, of which the store or the tracker hears.
+
+    If it `is_marked`, it is to be written to the store.
+    """
+
+    is_marked: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +322,7 @@ Event = (
     | Beat
     | OwnCloseDone
     | Leaving
-    | CheckpointMarked
+    | CheckpointCommitted
     | VersionPacked
     | ObjectStored
     | ObjectFailed

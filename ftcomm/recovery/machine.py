@@ -49,8 +49,8 @@ from ftcomm.recovery.epoch_view import COPIES, NOBODY, OF_COPIES, EpochView
 from ftcomm.recovery.events import (
     Attached,
     Beat,
+    CheckpointCommitted,
     CheckpointFetched,
-    CheckpointMarked,
     CloseLinks,
     CopyFetched,
     CopyLost,
@@ -204,7 +204,8 @@ class WorkerMachine:
                 return self._fail("Refused", self._error(kind, reason))
             case AllClosed():
                 self.view.enter("AllClosed", WorkerState.FINISHED)
-                return [CloseLinks(), Wake(), Hangup()]
+                heard = SendControl(Leave("the job has finished", self.progress.position))
+                return [heard, CloseLinks(), Wake(), Hangup()]
             case _:
                 return self.on_store_message(message)
 
@@ -368,7 +369,7 @@ class WorkerMachine:
 
     def on_store(
         self,
-        event: CheckpointMarked
+        event: CheckpointCommitted
         | VersionPacked
         | ObjectStored
         | ObjectFailed
@@ -380,8 +381,9 @@ class WorkerMachine:
         match event:
             case PrefetchEnded():
                 return self.prefetching.on_ended(event)
-            case CheckpointMarked():
-                self.durables.mark(self.progress.prelude_length)
+            case CheckpointCommitted(is_marked):
+                if is_marked:
+                    self.durables.mark(self.progress.prelude_length)
                 return []
             case VersionPacked(version, value, nbytes, digest):
                 return [*self.durables.on_packed(version, value, nbytes, digest), Wake()]

@@ -14,6 +14,7 @@ from typing import Any
 
 from ftcomm.protocol.durable.store_messages import (
     Marked,
+    NextDigest,
     ObjectOrder,
     ObjectWritten,
     VersionDurable,
@@ -83,6 +84,7 @@ class MarkedVersions:
         self._unpacked: list[int] = []
         self.held: dict[int, MarkedVersion] = {}
         self.durable = PRELUDE
+        self._next: dict[int, bytes] = {}  # digests that were told, by version
         self._given_up = PRELUDE, ""  # the newest, and why
         self._unpackable = PRELUDE, ""  # likewise
         self.prelude_length = -1
@@ -150,11 +152,28 @@ class MarkedVersions:
         failed = WriteFailed(version, False, f"checkpoint {version} is not committed here")
         return [SendControl(failed)]
 
+    @property
+    def must_tell_next(self) -> bool:
+        """True if the committed checkpoint follows one for the store, and nobody has said so."""
+        checkpoint = self._checkpoints.committed
+        if checkpoint is None or not any(checkpoint.digest):  # fetched, or lazy: not compared
+            return False
+        before = checkpoint.version - 1
+        is_for_the_store = before > 0 and (before in self.held or before == self.durable)
+        return is_for_the_store and checkpoint.version not in self._next
+
     def take_effects(self) -> list[Effect]:
-        """Effects of what was marked since the last event."""
+        """Effects of what was marked or committed since the last event."""
         marked = [self.held[v].checkpoint for v in self._unpacked if v in self.held]
         self._unpacked = []
-        return [PackVersion(each.version, each.value, each.digest) for each in marked]
+        effects: list[Effect] = [PackVersion(v.version, v.value, v.digest) for v in marked]
+        if self.must_tell_next:
+            committed = self._checkpoints.committed
+            assert committed is not None
+            self._next = {v: d for v, d in self._next.items() if v > self.durable}
+            self._next[committed.version] = committed.digest
+            effects.append(SendControl(NextDigest(committed.version, committed.digest)))
+        return effects
 
     def on_packed(self, version: int, value: Any, nbytes: int, digest: bytes) -> list[Effect]:
         """Tell the tracker that `version` can be written: it is packed."""
@@ -186,7 +205,7 @@ class MarkedVersions:
         version, reason = self._unpackable
         if version not in self.held and version > max(self.durable, self._given_up[0]):
             said.append(WriteFailed(version, False, reason))
-        return said
+        return [*said, *(NextDigest(v, digest) for v, digest in self._next.items())]
 
     def on_ordered(self, ordered: WriteObjects) -> list[Effect]:
         """Write what the tracker orders, as far as it is held here."""

@@ -25,7 +25,10 @@ def passes_on(path: str) -> None:
 def call_site() -> str:
     """File and line from which the caller of this function was called, for messages."""
     frame = _user_frame(sys._getframe(2))  # noqa: SLF001 - the documented way costs 100 times as much
-    return _text(frame.f_code.co_filename, frame.f_lineno)
+    file = frame.f_code.co_filename
+    if frame.f_back is None and file in _passing_on:  # in an exit function
+        return "the end of the script"
+    return _text(file, frame.f_lineno)
 
 
 def _user_frame(frame: FrameType) -> FrameType:

@@ -57,11 +57,14 @@ PRODUCT_LINES = {
         (20730, "workers that advertise loopback to other machines"),
         (20760, "errors of scripts: one on all ranks ends the job, and is shown once"),
         (20900, "grace, start scripts, background processes and standard input of workers"),
+        (20900, "the digest behind the newest durable checkpoint; the last word of a job"),
         (41120, "parts of a state that are one object; means of float16 in float32"),
     ],
     "ftcomm_chaos": [
         (15700, "the first bound"),
+        (15760, "a loss of everything in each random run; digests in the simulated store"),
         (40900, "facts about processes in one place; a worker that ends with its launcher"),
+        (40960, "the digest behind the newest durable checkpoint; close() at exit"),
         (40990, "errors of scripts: their line is told, their traceback stays, none grows"),
     ],
 }
@@ -96,8 +99,10 @@ WORTH_THE_JUMP = {
 BOUNDS = {
     **{f"lines, {name}": Bound(rows[-1][0], rows[-1][1]) for name, rows in PRODUCT_LINES.items()},
     "settings": Bound(18, "of a job; each is an option, a variable and a row"),
-    "control messages": Bound(64, "kinds that the codec knows"),
-    "events and effects": Bound(82, "of both cores: what can happen, and what follows"),
+    "control messages": Bound(65, "kinds that the codec knows; the last is NextDigest"),
+    "events and effects": Bound(
+        83, "of both cores: what can happen, and what follows; the last is PutNextDigest"
+    ),
     "importers of features, worker": Bound(33, "modules times features"),
     "importers of features, tracker": Bound(39, "modules times features"),
     "small files with one importer": Bound(0, f"under {SMALL_FILE} lines, without a reason"),

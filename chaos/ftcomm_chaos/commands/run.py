@@ -169,7 +169,10 @@ class GivenOptions:
     "--tracker-kill-every", type=TIME, metavar="TIME", help="Mean time between kills of the tracker"
 )
 @click.option(
-    "--lose-all", type=TIME, metavar="TIME", help="Mean time between losses of everything"
+    "--lose-all",
+    type=TIME,
+    metavar="TIME",
+    help="Mean time between losses of everything [default: one in each job]",
 )
 @click.option("--lose-tracker-disk", type=TIME, hidden=True)  # what `serve --rebuild` is for
 @click.option("--plan", type=_FILE, metavar="FILE", help="Faults as JSON (docs/chaos.md)")
@@ -310,7 +313,9 @@ def _request(asked: GivenOptions) -> RunRequest:
     compare = None if asked.compare is None else _inside(asked.compare)
     options, patience = _settings(asked.settings)
     plan = _plan(asked)
-    every = _store_period(options, plan, has_trace=bool(trace))
+    is_random = asked.plan is None and asked.trace is None
+    loses_once = is_random and not (asked.lose_all or asked.lose_tracker_disk)
+    every = _store_period(options, plan, must_have=bool(trace) or loses_once)
     if asked.html is not None and not asked.html.absolute().parent.is_dir():
         raise ConfigError(f"--html {asked.html}: there is no such folder", remedy="make it first")
     job = JobSpec(
@@ -328,6 +333,7 @@ def _request(asked: GivenOptions) -> RunRequest:
     return RunRequest(
         job,
         plan=plan,
+        loses_all_once=loses_once,
         trace=trace,
         speed=speed,
         seed=asked.seed,
@@ -349,7 +355,7 @@ def _is_file(word: str) -> bool:
         return False
 
 
-def _store_period(options: list[str], plan: list[dict[str, Any]], *, has_trace: bool) -> str:
+def _store_period(options: list[str], plan: list[dict[str, Any]], *, must_have: bool) -> str:
     """Period of the checkpoints that go to each run's store; empty where a run needs none.
 
     It is taken out of `options`, which get a limit on attempts that no run comes to.
@@ -361,7 +367,7 @@ def _store_period(options: list[str], plan: list[dict[str, Any]], *, has_trace: 
             remedy="leave it out; --checkpoint-every 1v says how often a checkpoint goes there",
         )
     loses_all = any(entry["kind"] == EVERYTHING for entry in plan)
-    if not (loses_all or has_trace or "--checkpoint-every" in given):
+    if not (loses_all or must_have or "--checkpoint-every" in given):
         return ""
     options[:0] = ["--max-attempts", UNLIMITED]
     return given.get("--checkpoint-every", EACH_VERSION)

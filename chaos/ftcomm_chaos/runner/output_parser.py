@@ -16,6 +16,7 @@ _CLOSED = re.compile(r"ftcomm: worker (\S+) has closed$")
 _SEATED = re.compile(r"ftcomm: (?:spare|worker) (\S+) takes the place of rank (\d+)$")
 _ATTEMPT = re.compile(r"ftcomm: .*: attempt (\d+) begins from (checkpoint \d+|the beginning)")
 _REBUILT = re.compile(r"ftcomm: job \S+ goes on in generation \d+ from what its workers know")
+_OTHER_VALUES = re.compile(r"ftcomm: (checkpoint \d+ has other values than in attempt .*)")
 _ALL_CLOSED = "ftcomm: all ranks have closed"
 TAIL_LINES = 40
 # what a launcher puts before its own words; a worker's line begins with its id
@@ -40,6 +41,7 @@ class ParsedOutput:
         rebuilds: how many trackers have taken the job up from what its workers know.
         later_attempts: those that have begun after the first one, and from where.
         error: the last that was logged as an error, without time and level; empty without one.
+        other_values: warnings that an attempt has committed another checkpoint than the last one.
         tail: the last lines.
     """
 
@@ -55,6 +57,7 @@ class ParsedOutput:
     rebuilds: int = 0
     later_attempts: list[tuple[int, str]] = field(default_factory=list)
     error: str = ""
+    other_values: list[str] = field(default_factory=list)
     tail: list[str] = field(default_factory=list)
 
     @property
@@ -110,6 +113,8 @@ class ParsedOutput:
         elif found := _ATTEMPT.match(line):
             self.begin_again()
             self.later_attempts.append((int(found[1]), found[2]))
+        elif found := _OTHER_VALUES.match(line):
+            self.other_values.append(printable(found[1]))
         elif _REBUILT.match(line):
             self.rebuilds += 1
             self.recovering = False

@@ -4,7 +4,10 @@ import random
 from typing import Any
 
 from ftcomm_chaos.faults.fault_kinds import RANDOM
+from ftcomm_chaos.report.attribution import EVERYTHING
 from ftcomm_chaos.runner.fault_plan import PlanEntry
+
+SOONEST_S = 0.01
 
 
 def random_plan(
@@ -33,6 +36,14 @@ def random_plan(
     if lose_disk_every_s is not None:
         entries.append({"at": {"every": lose_disk_every_s}, "kind": "tracker_disk_lost"})
     return entries
+
+
+def everything_once(work_s: float) -> dict[str, Any]:
+    """A loss of everything about halfway through a job that works for `work_s` seconds.
+
+    It alone finds a variable that is not in the checkpoint and that all ranks have alike.
+    """
+    return {"at": {"every": max(work_s / 2, SOONEST_S), "count": 1}, "kind": EVERYTHING}
 
 
 def dice_of(seed: int, run: int, entry: PlanEntry) -> random.Random:

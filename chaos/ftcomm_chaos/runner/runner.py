@@ -202,7 +202,7 @@ def record_of(
             {**incident, "at_s": incident["wall_started"] - job.began_wall}
             for incident in job.incidents()
         ],
-        violations=job.trouble,
+        violations=[*job.trouble, *job.output.other_values],
         attempts=job.attempts,
         error=job.output.error,
         tail=job.output.tail,

@@ -14,6 +14,7 @@ from ftcomm_chaos.report.verdict import Demands, Verdict, differs, judge
 from ftcomm_chaos.runner.fault_plan import PlanEntry, check_plan
 from ftcomm_chaos.runner.history_checks import judge_history, last_result
 from ftcomm_chaos.runner.job import JobSpec
+from ftcomm_chaos.runner.random_plan import everything_once
 from ftcomm_chaos.runner.runner import ChaosRunOptions, run_once
 from ftcomm_chaos.runner.spot_trace import NodeEvent
 from ftcomm_chaos.runner.trace_replay import Replay
@@ -32,6 +33,7 @@ class RunRequest:
     Attributes:
         job: the run without faults; the others are made after it.
         plan: the faults, as a plan file says them.
+        loses_all_once: each job loses everything once besides, about halfway.
         trace: or the trace to replay.
         speed: trace seconds in one second.
         seed: of all random choices.
@@ -43,6 +45,7 @@ class RunRequest:
 
     job: JobSpec
     plan: Sequence[dict[str, Any]] = ()
+    loses_all_once: bool = False
     trace: Sequence[NodeEvent] = ()
     speed: float = 1.0
     seed: int = 0
@@ -105,6 +108,9 @@ async def run_session(
     if reference.status != 0 or not reference.result:
         nothing = Demands(result_name=request.result_name)
         return RunSession(request, reference, [], judge(reference, [], nothing))
+    if request.loses_all_once:
+        plan = [*request.plan, everything_once(reference.work_s)]
+        request = replace(request, plan=plan)
     runs, missed = await _break_things(request, reference, peace, say, options)
     again = None
     if differs(reference, runs) and not interrupted.is_set():

@@ -17,7 +17,8 @@ from ftcomm_chaos.sim.world import Violation
 from ftcomm_tracker.core.durable.attempts import PutAttempt
 from ftcomm_tracker.core.durable.chain_facts import ChainFacts, RecordedAttempt, RecordedVersion
 from ftcomm_tracker.core.durable.pending_version import LOCAL, PRELUDE_KIND, STATE
-from ftcomm_tracker.core.events import PutFinished, PutSeries, PutVersion
+from ftcomm_tracker.core.durable.store_facts import ExpectedDigest
+from ftcomm_tracker.core.events import PutFinished, PutNextDigest, PutSeries, PutVersion
 
 if TYPE_CHECKING:
     from ftcomm_chaos.sim.history import RecordingMonitor
@@ -75,6 +76,7 @@ class SimulatedStore:
         self.objects: dict[str, SimulatedObject] = {}
         self.damaged: set[str] = set()
         self.names: dict[bytes, str] = {}
+        self._next: dict[int, ExpectedDigest] = {}  # by number of the record before it
 
     def request_s(self) -> float:
         """Return how long a request takes."""
@@ -146,6 +148,17 @@ class SimulatedStore:
             ended=ended,
             first_nonce=b"" if series is None else series.nonce,
         )
+
+    def keep_next(self, put: PutNextDigest) -> None:
+        """Keep the digest behind the newest durable version, and no other."""
+        for number, record in enumerate(self.records, 1):
+            if isinstance(record, PutVersion) and record.version == put.version - 1:
+                binding = ExpectedDigest(put.version, put.digest, put.attempt, is_binding=True)
+                self._next = {number: binding}
+
+    def expected(self, number: int) -> ExpectedDigest | None:
+        """The digest behind the version of record `number`; all runs of a script give the same."""
+        return self._next.get(number)
 
     def problem(self, number: int) -> str:
         """Explain why the version of record `number` cannot be used; empty if it can."""

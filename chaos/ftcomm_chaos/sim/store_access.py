@@ -1,6 +1,7 @@
 """Access of simulated processes to the store: the tracker's to its chain, a worker's to objects."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
 from ftcomm.durable.records import EndedRecord, EpochRecord
@@ -90,7 +91,8 @@ class ChainAccess:
             case PutAttempt():
                 self._send(step, lambda landed: self._step(start, start.on_put(taken=not landed)))
             case BeginAttempt(durable, facts):
-                self.tracker.begin_attempt(durable, facts)
+                expected = self.store.expected(durable.restore)
+                self.tracker.begin_attempt(durable, replace(facts, expected=expected))
             case RefuseAttempt(error, cause):
                 self.tracker.refuse_attempt(error, cause)
             case _:

@@ -27,6 +27,7 @@ from ftcomm_tracker.core.events import (
     PutEnded,
     PutEpoch,
     PutFinished,
+    PutNextDigest,
     PutSeries,
     PutVersion,
     ReadStore,
@@ -385,6 +386,9 @@ class SimulatedTracker:
             case PutSeries() | PutVersion() | PutFinished():
                 assert self.chain is not None
                 self.chain.put(effect)
+            case PutNextDigest():
+                assert self.sim.store is not None
+                self.sim.store.keep_next(effect)
             case PutEpoch(record) | PutEnded(record):
                 assert self.chain is not None
                 self.chain.put(record)

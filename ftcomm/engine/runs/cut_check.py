@@ -18,6 +18,7 @@ from ftcomm.control.hub import Hub
 from ftcomm.control.thread import ControlThread
 from ftcomm.engine.locked_machine import LockedMachine
 from ftcomm.engine.message_port import MessagePort
+from ftcomm.engine.runs.input_check import USUAL_CAUSE
 from ftcomm.errors import CollectiveMismatchError, JobLostError
 from ftcomm.execution.data_plane import HELD_STAGE, TOTALS_STAGE, DataPlane, Turn
 from ftcomm.execution.header_check import CallHeader
@@ -122,14 +123,24 @@ class CutCheck:
         if pair.sent > pair.taken:
             text = (
                 f"{start}{pair.taken} of {counted(pair.sent, 'message')} {source};"
-                f" the first missing one was sent at {sent_at}: receive it before"
+                f" the first missing one was sent at {sent_at}"
             )
+            if self._was_restarted():
+                text += f"; rank {pair.source} was restarted, and may have sent others{USUAL_CAUSE}"
+            else:
+                text += ": receive it before"
             return FatalFound(CollectiveMismatchError.__name__, text)
         text = (
             f"{start}{counted(pair.taken, 'message')} {source}, and rank {pair.source} has sent"
             f" {pair.sent}: after its restart it has sent others than before"
         )
         return FatalFound(JobLostError.__name__, text)
+
+    def _was_restarted(self) -> bool:
+        """True if an earlier process of this rank was in this version: this one has loaded it."""
+        contact, committed = self._core.contact, self._core.checkpoints.committed
+        is_later = contact.incarnation > 1 or contact.identity.spare
+        return is_later and (committed is None or not committed.digest)
 
 
 class _OpenPair:

@@ -6,6 +6,8 @@ from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import signature_text
 from ftcomm.requests.request import DIGEST_BYTES, Request
 
+USUAL_CAUSE = "; the usual cause is a variable that is not in the checkpoint: add it to the state"
+
 
 def is_same_input(call: Request, signature: bytes, logged: LoggedResult | None, rank: int) -> bool:
     """False if the log knows that `rank` passed something else to this very collective."""
@@ -19,5 +21,5 @@ def other_input_error(call: Request, rank: int, position: Position) -> Collectiv
     return CollectiveMismatchError(
         f"rank {rank} replays collective {position}, {signature_text(call.form.signature)} at "
         f"{call.form.site}, and this process computed another input for it than its earlier one"
-        "; the usual cause is a variable that is not in the checkpoint: add it to the state"
+        f"{USUAL_CAUSE}"
     )

@@ -83,6 +83,18 @@ class WriteFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class NextDigest:
+    """Checkpoint ``version`` was committed with ``digest``, and the one before it is for the store.
+
+    That one is marked, or durable already.  A later attempt that begins from it has to commit the
+    same.  Repeated like `Marked`.
+    """
+
+    version: Version
+    digest: Blob
+
+
+@dataclass(frozen=True, slots=True)
 class RestoreFailed:
     """This member could not read the checkpoint of ``record`` from the store."""
 

@@ -138,6 +138,15 @@ def test_a_later_attempt_begins_with_a_group_that_is_not_complete() -> None:
     assert (output.formed, output.is_quiescent, output.epoch) == (True, True, 1)
 
 
+def test_another_checkpoint_than_in_the_attempt_before_is_a_violation() -> None:
+    """The job warns and goes on, since a user may have edited the script: here nobody has."""
+    output = ParsedOutput()
+    words = "checkpoint 6 has other values than in attempt 1, which went on from checkpoint 5 too"
+    output.hear(f"2026-11-28 20:13:17.134 WARNING ftcomm: {words}; the usual cause")
+    output.hear(f"0: {words}")  # a worker may print what it likes
+    assert output.other_values == [f"{words}; the usual cause"]
+
+
 def test_a_tracker_without_its_journal_takes_the_job_up() -> None:
     output = ParsedOutput(formed=True, epoch=2, recovering=True)
     output.hear("ftcomm: worker 0 has said what it knows; missing: worker 1, 2")

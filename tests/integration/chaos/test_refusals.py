@@ -106,6 +106,7 @@ def test_what_is_asked_for_at_random_is_in_the_plan(
     assert done.exit_code == 128 + 2
     (request,) = asked
     assert [entry["kind"] for entry in request.plan] == kinds
+    assert (request.loses_all_once, request.job.every) == (True, "1v")
     assert request.job.options[-2:] == ("--replicas", "2")  # `serve` has no other option of these
     assert request.job.patience[-2:] == ("--max-restarts", "3")
 

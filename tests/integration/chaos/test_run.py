@@ -112,7 +112,18 @@ def test_random_kills_come_until_the_time_is_over(tmp_path: Path) -> None:
     status, report, said = output(command(tmp_path, GOOD.replace("0.02", "0.3"), *options))
     assert status == 0, said + json.dumps(report)
     kinds = {delivery["kind"] for run in report["runs"] for delivery in run["deliveries"]}
-    assert kinds == {"sigkill"}
+    assert kinds == {"sigkill", "lose_all"}
+
+
+def test_a_loss_of_everything_comes_without_being_asked_for(tmp_path: Path) -> None:
+    """It alone shows what all ranks forget alike."""
+    script = LOST_UPDATE.replace("seen += 1", "seen += 1; time.sleep(0.3)")
+    line = command(tmp_path, f"import time\n{script}", "--kill-every", "60s")
+    status, report, said = output(line)
+    assert status == 1, said + json.dumps(report["reasons"])
+    assert any("the last result differs" in reason for reason in report["reasons"])
+    kinds = [delivery["kind"] for run in report["runs"] for delivery in run["deliveries"]]
+    assert kinds == ["lose_all"]
 
 
 def test_the_file_that_the_script_names_is_compared(tmp_path: Path) -> None:

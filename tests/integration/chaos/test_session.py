@@ -9,6 +9,7 @@ import pytest
 from ftcomm_chaos.report.run_record import RunRecord
 from ftcomm_chaos.report.verdict import RunExit
 from ftcomm_chaos.runner import session
+from ftcomm_chaos.runner.fault_plan import Every
 from ftcomm_chaos.runner.fault_scheduler import FaultScheduler
 from ftcomm_chaos.runner.job import JobSpec
 from ftcomm_chaos.runner.random_plan import random_plan
@@ -95,6 +96,18 @@ async def test_a_kind_of_fault_that_never_came_is_not_tested(
     ended = await played(tmp_path, monkeypatch, RunRequest(JOB, plan), play)
     assert ended.verdict.outcome is RunExit.NOTHING_TESTED
     assert ended.verdict.reasons == ["not delivered: fault 2: sigstop for random every 3600 s"]
+
+
+@pytest.mark.trio
+async def test_a_random_plan_loses_everything_once_about_halfway(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play = Played([run(), killed_once()], {})
+    request = RunRequest(JOB, KILLS, loses_all_once=True)
+    ended = await played(tmp_path, monkeypatch, request, play)
+    assert ended.verdict.reasons == ["not delivered: fault 2: lose_all for all every 4.5 s"]
+    _, second = play.asked[1][1].entries
+    assert second.at == Every(4.5, 1)
 
 
 @pytest.mark.trio

@@ -213,3 +213,59 @@ def test_a_refused_argument_ends_at_the_script_and_a_mutant_shows_all(
     lines = done.stderr.splitlines()
     found = [line.split()[-1] for line in lines if line.startswith("  File")]
     assert (done.returncode, lines[-1].partition(":")[0], found) == (1, "TypeError", frames)
+
+
+ENDING = """
+import atexit, os, sys, threading
+from ftcomm.diagnostics.exit_hook import exit_by, has_ended_well, use_exit_codes
+from ftcomm.errors import JobLostError
+
+use_exit_codes()
+atexit.register(lambda: print(has_ended_well(), flush=True))
+"""
+
+
+def ending(script: str, *options: str) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [sys.executable, *options, "-c", ENDING + script],
+        env=worker_environment(),
+        cwd=ROOT,
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("script", "is_well"),
+    [
+        ("", True),
+        ("sys.exit(0)", True),
+        ("sys.exit()", True),
+        ("try: sys.exit(3)\nexcept SystemExit: pass", True),
+        ("threading.Thread(target=sys.exit, args=(1,)).start()", True),
+        ("sys.exit(3)", False),
+        ("threading.Thread(target=sys.exit, args=(0,)).start(); raise SystemExit(3)", False),
+        ("sys.exit('a text')", False),
+        ("raise SystemExit(3)", False),
+        ("1 / 0", False),
+        ("raise KeyboardInterrupt", False),
+        ("try: sys.exit(0)\nexcept SystemExit: 1 / 0", False),
+        ("if not os.fork(): sys.exit(3)\nos.wait(); sys.exit(3)", False),
+    ],
+)
+def test_an_exit_function_learns_how_the_script_has_ended(script: str, is_well: bool) -> None:
+    _, said, _ = ending(script)
+    assert set(said.split()) == {str(is_well)}
+
+
+def test_the_end_of_an_interactive_session_is_no_end_of_a_script() -> None:
+    assert ending("", "-i")[1].strip() == "False"
+
+
+def test_an_error_of_an_exit_function_has_its_status() -> None:
+    status, said, errors = ending("atexit.register(lambda: exit_by(JobLostError('gone')))")
+    assert (status, said) == (71, "")
+    assert "JobLostError: gone" in errors

@@ -10,15 +10,18 @@ from ftcomm.engine.runs.cut_check import CutCheck, _OpenPair
 from ftcomm.errors import CollectiveMismatchError, JobLostError
 from ftcomm.protocol.position import START
 from ftcomm.recovery.events import FatalFound
+from ftcomm.recovery.states import Checkpoint
 
 RECEIVED = "at close() (job.py:9) rank 1 has received "
 OTHERS = "after its restart it has sent others than before"
 
 
 @pytest.mark.parametrize(
-    ("sent", "taken", "found"),
+    ("incarnation", "digest", "sent", "taken", "found"),
     [
         (
+            1,
+            b"",
             3,
             2,
             FatalFound(
@@ -28,6 +31,32 @@ OTHERS = "after its restart it has sent others than before"
             ),
         ),
         (
+            2,  # it has made a checkpoint since its restart: its messages are its own
+            b"d",
+            3,
+            2,
+            FatalFound(
+                CollectiveMismatchError.__name__,
+                f"{RECEIVED}2 of 3 messages from rank 0 since the last checkpoint; the first"
+                " missing one was sent at job.py:2: receive it before",
+            ),
+        ),
+        (
+            2,
+            b"",
+            3,
+            2,
+            FatalFound(
+                CollectiveMismatchError.__name__,
+                f"{RECEIVED}2 of 3 messages from rank 0 since the last checkpoint; the first"
+                " missing one was sent at job.py:2; rank 0 was restarted, and may have sent"
+                " others; the usual cause is a variable that is not in the checkpoint: add it to"
+                " the state",
+            ),
+        ),
+        (
+            2,
+            b"",
             1,
             2,
             FatalFound(
@@ -37,13 +66,17 @@ OTHERS = "after its restart it has sent others than before"
             ),
         ),
     ],
-    ids=["not-received", "sent-anew"],
+    ids=["not-received", "not-received-later", "sent-more", "sent-anew"],
 )
 def test_an_open_pair_names_both_ranks_and_the_lines(
-    sent: int, taken: int, found: FatalFound
+    incarnation: int, digest: bytes, sent: int, taken: int, found: FatalFound
 ) -> None:
-    messages = SimpleNamespace(site_of=lambda _destination, index: f"job.py:{index}")
-    hub: Any = SimpleNamespace(lock=threading.Lock(), core=SimpleNamespace(messages=messages))
+    core = SimpleNamespace(
+        messages=SimpleNamespace(site_of=lambda _destination, index: f"job.py:{index}"),
+        contact=SimpleNamespace(incarnation=incarnation, identity=SimpleNamespace(spare=False)),
+        checkpoints=SimpleNamespace(committed=Checkpoint(3, "state", digest)),
+    )
+    hub: Any = SimpleNamespace(lock=threading.Lock(), core=core)
     unused: Any = None
     check = CutCheck(hub, unused, unused, unused, unused)
     assert check._found(_OpenPair(0, 1, sent, taken), "close()", "job.py:9") == found

@@ -15,6 +15,7 @@ from ftcomm.protocol.messages import (
     Heartbeat,
     HeartbeatAck,
     Hello,
+    Leave,
     Revoke,
     Settled,
     Suspect,
@@ -257,7 +258,9 @@ def test_close_serves_until_all_have_closed() -> None:
     assert core.progress.complete_close(1, LogEntry(CLOSE, None), now=0.0) is Completion.DONE
     assert core.handle(OwnCloseDone(), now=0.0) == [SendControl(Closed(0))]
     assert core.view.state is WorkerState.RUNNING
-    assert hear(core, AllClosed(0)) == [CloseLinks(), Wake(), Hangup()]
+    [heard, *others] = hear(core, AllClosed(0))
+    assert heard == SendControl(Leave("the job has finished", core.progress.position))
+    assert others == [CloseLinks(), Wake(), Hangup()]
     assert core.view.state is WorkerState.FINISHED
 
 

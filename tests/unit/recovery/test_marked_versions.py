@@ -7,6 +7,7 @@ from ftcomm import errors
 from ftcomm.protocol.durable.store_messages import (
     Marked,
     MarkVersion,
+    NextDigest,
     ObjectOrder,
     ObjectWritten,
     Restore,
@@ -27,7 +28,7 @@ from ftcomm.protocol.position import PositionRange
 from ftcomm.recovery.events import (
     Attached,
     Beat,
-    CheckpointMarked,
+    CheckpointCommitted,
     Detached,
     Effect,
     FatalFound,
@@ -66,7 +67,7 @@ def commit(core: WorkerMachine, *, mark: bool = True) -> list[Effect]:
     version = core.progress.position.version + 1
     core.progress.offer_checkpoint(f"state {version}", b"d", f"own {version}")
     assert core.progress.complete_checkpoint(1, now=0.0)[0] is Completion.DONE
-    return core.handle(CheckpointMarked(), now=0.0) if mark else []
+    return core.handle(CheckpointCommitted(mark), now=0.0)
 
 
 def pack(core: WorkerMachine, version: int) -> list[Any]:
@@ -285,3 +286,30 @@ def test_a_record_that_was_given_up_before_its_wait_began_ends_the_job_too() -> 
     assert core.durables.await_record(1, call, now=2.0) == FatalFound("JobLostError", cause)
     commit(core)
     assert core.durables.await_record(2, call, now=3.0) is None
+
+
+def next_digests(effects: list[Effect]) -> list[NextDigest]:
+    return [said for said in sent(effects) if isinstance(said, NextDigest)]
+
+
+def test_the_digest_behind_a_version_for_the_store_is_told_once() -> None:
+    """A later attempt that goes on from that version has to commit the same."""
+    core = loaded()
+    assert next_digests(commit(core, mark=False)) == []  # nothing of version 0 is in the store
+    assert next_digests(commit(core)) == []
+    told = [next_digests(commit(core, mark=False)) for _ in range(2)]
+    assert told == [[NextDigest(3, b"d")], []]
+    hear(core, VersionDurable(1, 4))
+    assert next_digests(commit(core, mark=False)) == [NextDigest(5, b"d")]
+    core.handle(Attached(), now=0.0)
+    assert NextDigest(5, b"d") in sent(hear(core, Welcome("job", 2, 1, 2, 1, ())))
+
+
+def test_the_digest_of_a_lazy_version_is_not_told() -> None:
+    """Nothing of it was compared: the digest is zeros."""
+    core = loaded()
+    commit(core)
+    core.progress.offer_checkpoint("lazy", bytes(16), "own")
+    core.progress.complete_checkpoint(1, now=0.0)
+    assert not core.durables.must_tell_next
+    assert next_digests(core.handle(CheckpointCommitted(True), now=0.0)) == []

@@ -7,6 +7,7 @@ import pytest
 
 from ftcomm.protocol.durable.store_messages import (
     Marked,
+    NextDigest,
     ObjectOrder,
     ObjectWritten,
     VersionDurable,
@@ -16,12 +17,21 @@ from ftcomm.protocol.durable.store_messages import (
 )
 from ftcomm.protocol.position import PositionRange
 from ftcomm_tracker.core.durable.pending_version import MIN_SHARD_BYTES, PRELUDE_RESULTS, RETRY_S
-from ftcomm_tracker.core.durable.store_facts import StoreFacts
+from ftcomm_tracker.core.durable.store_facts import ExpectedDigest, StoreFacts
 from ftcomm_tracker.core.durable.versions import ALL, GATHER_S, DurableVersions, Outbox
 from ftcomm_tracker.core.durable_state import Durable
-from ftcomm_tracker.core.events import Event, Joined, Persist, Send, SeriesPut, VersionPut
+from ftcomm_tracker.core.events import (
+    Event,
+    Joined,
+    Persist,
+    PutNextDigest,
+    Said,
+    Send,
+    SeriesPut,
+    VersionPut,
+)
 from ftcomm_tracker.core.roster import Roster
-from tests.unit.tracker.roster_scenario import SETTINGS, hello, running_with_store
+from tests.unit.tracker.roster_scenario import SETTINGS, decisions, hello, running_with_store
 
 MEMBERS = 2
 NBYTES = 2 * MIN_SHARD_BYTES
@@ -424,3 +434,55 @@ def test_a_version_whose_record_is_being_put_is_not_given_up() -> None:
     of.on_put(1, 0.0, Outbox())
     assert of.newest == 1
     assert cannot_hold(of, 0) == cannot_hold(of, 1) == Outbox()
+
+
+# --- the digest of the version behind a durable one ---------------------------------------------
+
+DIFFERS = (
+    "checkpoint 6 has other values than in attempt 1, which went on from checkpoint 5 too; the"
+    " usual cause is a variable that is not in the checkpoint: add it to the state"
+)
+
+
+def said_next(of: DurableVersions, version: int, digest: bytes = b"d") -> Outbox:
+    out = Outbox()
+    of.on_next_digest(NextDigest(version, digest), out)
+    return out
+
+
+def test_the_digest_behind_the_newest_durable_version_is_put_once() -> None:
+    of = versions(durable_version=5)
+    puts = [said_next(of, version).put_next for version in (6, 6, 7, 5)]
+    assert puts == [PutNextDigest(1, 6, b"d"), None, None, None]
+
+
+def test_a_digest_waits_until_the_version_before_it_is_durable() -> None:
+    of = versions()
+    mark(of, 0, marked(3))
+    assert said_next(of, 4).put_next is None
+    out = Outbox()
+    of.on_put(3, 0.0, out)
+    assert out.put_next == PutNextDigest(1, 4, b"d")
+
+
+def test_the_same_digest_as_in_the_attempt_before_is_no_news() -> None:
+    of = versions(attempt=2, durable_version=5, expected=ExpectedDigest(6, b"d", 1, True))
+    out = said_next(of, 6)
+    assert (out.mismatch, out.notes, out.put_next) == ("", [], PutNextDigest(2, 6, b"d"))
+
+
+def test_another_digest_under_another_launcher_is_a_warning() -> None:
+    """The script may have been edited in between."""
+    of = versions(attempt=2, durable_version=5, expected=ExpectedDigest(6, b"d", 1, False))
+    out = said_next(of, 6, b"other")
+    assert (out.mismatch, out.notes) == ("", [("warning", DIFFERS)])
+    assert out.put_next == PutNextDigest(2, 6, b"other")
+    assert said_next(of, 6, b"other").notes == []
+
+
+def test_another_digest_under_the_same_launcher_ends_the_job() -> None:
+    expected = ExpectedDigest(6, b"d", 1, True)
+    scenario = running_with_store(attempt=2, durable_version=5, expected=expected)
+    effects = scenario.tell(Said(1, NextDigest(6, b"other")))
+    told = {(each.error, each.cause) for each in decisions(effects).values()}
+    assert told == {("CollectiveMismatchError", DIFFERS)}

@@ -30,7 +30,9 @@ from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.epochs import FAREWELL_S
 from ftcomm_tracker.core.events import ConnectionLost as ConnLost
 from ftcomm_tracker.core.events import (
+    Died,
     Disconnect,
+    Effect,
     Event,
     FinishedPut,
     GivenUp,
@@ -46,6 +48,7 @@ from ftcomm_tracker.core.events import (
     Stalled,
     StopAsked,
 )
+from ftcomm_tracker.core.group_state import RECORD_S
 from ftcomm_tracker.core.mismatch_inquiry import ANSWER_WITHIN_S
 from ftcomm_tracker.core.roster import JobState
 from tests.unit.tracker.roster_scenario import (
@@ -60,6 +63,12 @@ from tests.unit.tracker.roster_scenario import (
     running_with_store,
     sends,
 )
+
+AWAITED = "all ranks have closed; the job ends when its store has the record of that, in"
+
+
+def texts_of(effects: list[Effect]) -> list[str]:
+    return [effect.text for effect in effects if isinstance(effect, Note)]
 
 
 def test_the_group_forms_when_all_places_are_taken_ranks_follow_sorted_ids() -> None:
@@ -260,15 +269,46 @@ def test_all_have_closed_is_journalled_before_it_is_said() -> None:
     assert refused == [(3, Refused("JobFinishedError", "job job has finished at version 4", 4))]
 
 
+def test_a_tracker_stays_for_a_member_that_has_not_answered_the_end() -> None:
+    """R8: it was cut off a moment before, and would take the silence for a failure."""
+    scenario = running()
+    scenario.said(1, Closed(4))
+    scenario.said(2, Closed(4))
+    scenario.tell(Said(1, Leave("the job has finished", START)))
+    scenario.tell(ConnLost(2, "its connection was reset"))  # it may not have read the word
+    farewell_s = FAREWELL_S + SETTINGS.detect_within
+    assert scenario.roster.next_deadline() == farewell_s
+    assert texts_of(scenario.tick(farewell_s)) == [
+        "worker w1 may not know that the job has finished: staying for its call, for 60 s at most"
+    ]
+    back = scenario.joined(3, hello("w1", incarnation=1, closed=True))
+    assert back[-1] == (3, AllClosed(4))
+    ended = scenario.tell(Said(3, Leave("the job has finished", START)))
+    assert [effect for effect in ended if isinstance(effect, JobEnded)] == [JobEnded(True)]
+
+
+def test_a_tracker_does_not_stay_for_a_member_whose_process_has_ended() -> None:
+    scenario = running()
+    scenario.said(1, Closed(4))
+    scenario.said(2, Closed(4))
+    scenario.tell(Said(1, Leave("the job has finished", START)))
+    scenario.tell(ConnLost(2, "its connection was reset"))
+    ended = scenario.tell(Died("w1", 7, "was killed by SIGKILL"))
+    assert JobEnded(True) in ended
+
+
 def test_a_job_ends_well_though_its_store_does_not_take_the_end() -> None:
     scenario = running_with_store()
     scenario.said(1, Closed(4))
     asked = scenario.tell(Said(2, Closed(4)))
     assert ([e.version for e in asked if isinstance(e, PutFinished)], sends(asked)) == ([4], [])
     scenario.tell(PutDelayed("the store is away"))
-    assert scenario.tick(SETTINGS.replace_within - 1) == []
+    assert scenario.roster.next_deadline() == RECORD_S
+    reminded = [texts_of(scenario.tick(at)) for at in (RECORD_S, RECORD_S + 1)]
+    assert reminded == [[f"{AWAITED} 57 s at most: the store is away"], []]
+    assert texts_of(scenario.tick(SETTINGS.replace_within - 1)) == []
     ended = scenario.tick(SETTINGS.replace_within)
-    warned = [effect.text for effect in ended if isinstance(effect, Note)]
+    warned = texts_of(ended)
     assert warned[0] == "the store did not take the job's end in 60 s"
     assert sends(ended) == [(1, AllClosed(4)), (2, AllClosed(4))]
 
@@ -308,7 +348,11 @@ def test_after_a_stop_of_the_tracker_the_record_of_the_end_has_its_time_again() 
     scenario = closed_with_store()
     scenario.now = SETTINGS.replace_within
     assert scenario.tell(Stalled()) == []
-    assert scenario.roster.next_deadline() == 2 * SETTINGS.replace_within
+    until = 2 * SETTINGS.replace_within
+    assert [names(sends(scenario.tick(at))) for at in (until - 1, until)] == [
+        [],
+        [(1, "AllClosed"), (2, "AllClosed")],
+    ]
 
 
 def rolled_back() -> ScenarioRun:
@@ -400,8 +444,9 @@ def test_the_tracker_leaves_when_everyone_has_been_told_and_has_gone() -> None:
     scenario = running()
     scenario.said(1, Closed(0))
     scenario.said(2, Closed(0))
-    assert JobEnded(True) not in scenario.tell(ConnLost(1, "hung up"))
-    assert JobEnded(True) in scenario.tell(ConnLost(2, "hung up"))
+    heard = Leave("the job has finished", START)
+    assert JobEnded(True) not in scenario.tell(Said(1, heard))
+    assert JobEnded(True) in scenario.tell(Said(2, heard))
 
 
 def test_the_tracker_waits_for_one_who_was_away_when_the_job_ended() -> None:

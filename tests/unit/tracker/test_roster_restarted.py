@@ -2,11 +2,10 @@
 
 from dataclasses import replace
 
-from ftcomm.protocol.messages import Closed, Fetched, Heartbeat, Revoke, Settled
+from ftcomm.protocol.messages import Closed, Fetched, Heartbeat, Leave, Revoke, Settled
 from ftcomm.protocol.position import START
 from ftcomm_tracker.core.durable_state import Durable
-from ftcomm_tracker.core.events import ConnectionLost as ConnLost
-from ftcomm_tracker.core.events import JobEnded, Persist, Supervised, Tick
+from ftcomm_tracker.core.events import JobEnded, Persist, Said, Supervised, Tick
 from ftcomm_tracker.core.roster import JobState, Roster
 from tests.unit.tracker.roster_scenario import SETTINGS, ScenarioRun, hello, names, running, sends
 
@@ -89,8 +88,9 @@ def closing_after_a_restart() -> ScenarioRun:
     scenario.tell(Supervised("w0", "node7", 70, 1.0))
     for conn in (1, 2):
         scenario.said(conn, Closed(0))
-    scenario.tell(ConnLost(1, "hung up"))
-    assert JobEnded(True) not in scenario.tell(ConnLost(2, "hung up"))
+    heard = Leave("the job has finished", START)
+    scenario.said(1, heard)
+    assert JobEnded(True) not in scenario.tell(Said(2, heard))
     return scenario
 
 

@@ -102,11 +102,37 @@ def test_a_stopped_worker_that_has_lost_its_place_is_killed_and_started_again(
     assert len(models(done.stdout)) == 1
 
 
-def test_a_script_that_never_closes_is_told_so() -> None:
-    script = "import ftcomm\ncomm = ftcomm.init()\ncomm.barrier()"
+NEVER_CLOSES = """
+import os, sys
+import ftcomm
+comm = ftcomm.init()
+comm.barrier()
+"""
+
+
+@pytest.mark.parametrize("end", ["", "sys.exit(0)"])
+def test_a_script_that_ends_well_without_close_is_closed(end: str) -> None:
+    done = run(script=NEVER_CLOSES + end, n=2)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("the script has ended without close()") == 1
+    assert "starting it again" not in done.stderr
+
+
+def test_who_goes_on_calling_where_others_end_without_close_is_told_of_a_mismatch() -> None:
+    done = run(script=NEVER_CLOSES + "if comm.rank: comm.barrier()", n=2)
+    assert done.returncode == 72, done.stderr
+    cause = "rank 0 called close() at the end of the script but rank 1 called barrier() at"
+    words = f"CollectiveMismatchError: ranks disagree about collective -1.1: {cause}"
+    assert done.stderr.count(words) == 3
+
+
+@pytest.mark.parametrize("end", ["os._exit(0)", "raise SystemExit(0)"])
+def test_a_script_whose_end_is_not_known_to_be_good_is_told_so(end: str) -> None:
+    script = NEVER_CLOSES + end
     done = run("--checkpoint", "", script=script, n=1)
     assert done.returncode == 71
-    assert "left: its script ended without closing the communicator" in done.stderr
+    left = "left: its script ended without closing the communicator"
+    assert (left in done.stderr) == ("_exit" not in end)
     assert "never closed its communicator (`with ftcomm.init() as comm:`)" in done.stderr
 
 

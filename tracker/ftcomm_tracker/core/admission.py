@@ -198,7 +198,6 @@ def _come_back(group: GroupState, conn: int, hello: Hello, rank: int) -> None:
     if group.durable.final_version >= 0:  # a `Closed` that is not journalled follows the welcome
         if not group.end.awaits_record:
             group.send(conn, AllClosed(group.durable.final_version))
-            group.end.told(hello.worker_id)
         return
     _after_filling_slot(group, conn, rank)
 

@@ -38,6 +38,7 @@ from ftcomm_tracker.core.standby.group_permits import (
 # After the end: for workers to hang up before the tracker leaves. Who was cut off just then needs
 # `detect_within` to notice and a redial to come back and hear how the job ended.
 FAREWELL_S = 5.0
+REMIND_EVERY_S = 60.0
 # Ends that a later attempt may follow; what ends a job by its script or its operator is final.
 WITH_LAST_WILL = (JobLostError.__name__, RankLostError.__name__)
 
@@ -237,16 +238,54 @@ def tell_finished(group: GroupState) -> None:
     """The job's end is durable: tell all members."""
     final = group.durable.final_version
     if group.end.awaits_record:
-        group.end.awaits_record = False
+        group.end.awaits_record, group.permits.since = False, float("inf")
         group.persist()  # again, for those who wait to hear of the job's end
     for conn, peer in sorted(group.members.peers.items()):
         in_slots = group.members.rank_of_conn(conn) is not None
         finished = Refused("JobFinishedError", f"the job finished at version {final}", final)
         group.send(conn, AllClosed(final) if in_slots else finished)
-        group.end.told(peer.hello.worker_id)
+        if not in_slots:  # a member answers
+            group.end.told(peer.hello.worker_id)
     group.note("info", f"all ranks have closed at version {final}")
     _note_write_trouble(group)
     group.over(group.now + FAREWELL_S + group.settings.detect_within)
+    group.end.patience_s = group.settings.replace_within
+
+
+def look_whether_everyone_knows(group: GroupState) -> None:
+    """The job is over: the driver hears of it once everyone has, or could have."""
+    end = group.end
+    if end.is_reported:
+        return
+    # Before the group has formed nobody can be missed by name: who is on its way has until the
+    # farewell's end to hear why there is no job.
+    if group.durable.places and not (group.members.peers or end.untold or end.unheard):
+        report_end(group)
+    elif group.now >= end.over_at and end.untold and end.patience_s:
+        # R8: to a member that was cut off just then, no answer at all would be a failure
+        names = ", ".join(sorted(end.untold))
+        group.note(
+            "warning",
+            f"worker {names} may not know that the job has finished: staying for its call, for"
+            f" {end.patience_s:g} s at most",
+        )
+        end.over_at, end.patience_s = group.now + end.patience_s, 0.0
+    elif group.now >= end.over_at:
+        report_end(group)
+
+
+def _remind_of_record(group: GroupState) -> None:
+    """Say that all have closed, and the store keeps them waiting."""
+    end = group.end
+    if group.now < end.remind_at:
+        return
+    end.remind_at = group.now + REMIND_EVERY_S
+    trouble = group.versions.trouble
+    group.note(
+        "warning",
+        f"all ranks have closed; the job ends when its store has the record of that, in"
+        f" {max(end.over_at - group.now, 0):.0f} s at most{': ' if trouble else ''}{trouble}",
+    )
 
 
 def end_with_error(
@@ -322,6 +361,8 @@ def tell_finished_at_last(group: GroupState) -> None:
         within_s = group.settings.replace_within
         group.note("warning", f"the store did not take the job's end in {within_s:g} s")
         tell_finished(group)
+    if group.end.awaits_record and not group.end.is_reported:
+        _remind_of_record(group)
 
 
 # --- mismatches -----------------------------------------------------------------------------

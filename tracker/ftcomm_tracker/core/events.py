@@ -429,6 +429,15 @@ class PutVersion:
 
 
 @dataclass(frozen=True, slots=True)
+class PutNextDigest:
+    """Keep the digest of `version` in the store: it was committed behind the newest durable one."""
+
+    attempt: int
+    version: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class PutSeries:
     """Put the records of series and attempt 1, as far as they are missing; then `SeriesPut`.
 
@@ -516,6 +525,7 @@ Effect = (
     | JobEnded
     | PutSeries
     | PutVersion
+    | PutNextDigest
     | PutFinished
     | PutEpoch
     | PutEnded

@@ -59,6 +59,7 @@ from ftcomm_tracker.core.silent_links import Pair
 SMALL_GROUP = 64  # workers up to whom all are looked at on every event: that costs microseconds
 # Between two looks at all who are blocked: 0.2 s with 2,000, of which looking takes a hundredth.
 LOOK_S_PER_MEMBER = 1e-4
+RECORD_S = 3.0  # a store that takes a record takes it by then; else people hear what is awaited
 
 
 class JobState(enum.Enum):
@@ -396,6 +397,8 @@ class JobEnd:
             they may be dialling just now too.
         inquiry: into a mismatch that was reported.
         over_at: when the tracker leaves, whoever has heard.
+        patience_s: for how much longer it stays for a member that has not answered `AllClosed`.
+        remind_at: when people hear next that the record of the end is awaited.
         is_reported: the driver knows of the end.
         awaits_record: all have closed; members hear of it when the store has the record.
         was_overtaken: a later attempt runs, and what this one has come to does not count.
@@ -408,6 +411,8 @@ class JobEnd:
     unheard: set[str] = field(default_factory=set)
     inquiry: Inquiry | None = None
     over_at: float = float("inf")
+    patience_s: float = 0.0
+    remind_at: float = float("inf")
     is_reported: bool = False
     awaits_record: bool = False
     was_overtaken: bool = False
@@ -419,6 +424,13 @@ class JobEnd:
     def is_decided(self) -> bool:
         """True once the job can only end, and something is asked or written before it does."""
         return self.inquiry is not None or self.last_will is not None
+
+    @property
+    def due(self) -> float | None:
+        """Time at which something follows though nothing is heard, once the job is over."""
+        if self.awaits_record:
+            return min(self.over_at, self.remind_at)
+        return None if self.is_reported else self.over_at
 
     def hand_on(self, event: StopAsked | GivenUp) -> None:
         """Let the next attempt hear of it: the first such event ends the job."""
@@ -568,6 +580,7 @@ class GroupState:
         """Record in the store that all have closed; they are told when it is there (rule R16)."""
         self.end.awaits_record = True
         self.permits.since = self.now
+        self.end.remind_at = self.now + RECORD_S
         self.effects.append(PutFinished(self.durable.attempt, self.durable.final_version))
         self.over(self.now + self.settings.replace_within)
 

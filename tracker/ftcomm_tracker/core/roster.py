@@ -29,7 +29,7 @@ from ftcomm_tracker.core.epochs import (
     conclude,
     end_grace,
     end_with_error,
-    report_end,
+    look_whether_everyone_knows,
     tell_finished_at_last,
 )
 from ftcomm_tracker.core.events import (
@@ -259,7 +259,7 @@ class Roster:
         """Return the time at which `handle(Tick())` is due, on the clock of `now`."""
         group = self._group
         if group.state is JobState.OVER:
-            return None if group.end.is_reported else group.end.over_at
+            return group.end.due
         if group.permits.end is not None:
             return group.permits.since + group.settings.replace_within
         times = [group.blocked.due]
@@ -308,6 +308,8 @@ class Roster:
         """Record how a worker's process ended, as its launcher says."""
         group = self._group
         rank = group.durable.rank_of(died.worker_id)
+        if group.end.patience_s:  # it has closed: no other process follows
+            group.end.told(died.worker_id)
         if rank is None or rank in group.durable.closed_ranks:
             return
         conn = group.members.slots.get(rank)
@@ -323,7 +325,7 @@ class Roster:
             tell_finished_at_last(group)
             return
         if group.state is JobState.OVER:
-            self._look_whether_everyone_knows()
+            look_whether_everyone_knows(group)
             return
         if group.permits.end is not None:  # nothing counts any more but its record
             end_without_store(group)
@@ -352,17 +354,6 @@ class Roster:
         self._look_at_suspicion()
         end_without_store(group)
         advance_versions(group)
-
-    def _look_whether_everyone_knows(self) -> None:
-        """The job is over: the driver hears of it once everyone has, or could have."""
-        group = self._group
-        # Before the group has formed nobody can be missed by name: who is on its way has until
-        # the farewell's end to hear why there is no job.
-        formed = bool(group.durable.places)
-        told = not (group.members.peers or group.end.untold or group.end.unheard)
-        everyone_knows = formed and told
-        if not group.end.is_reported and (group.now >= group.end.over_at or everyone_knows):
-            report_end(group)
 
     def _look_at_suspicion(self) -> None:
         """Begin the epoch for links that was held back, when its time has come."""

@@ -12,7 +12,13 @@ from ftcomm.errors import (
     ScriptFailedError,
     StateChangedError,
 )
-from ftcomm.protocol.durable.store_messages import Marked, ObjectWritten, RestoreFailed, WriteFailed
+from ftcomm.protocol.durable.store_messages import (
+    Marked,
+    NextDigest,
+    ObjectWritten,
+    RestoreFailed,
+    WriteFailed,
+)
 from ftcomm.protocol.messages import (
     Blocked,
     Calls,
@@ -91,7 +97,9 @@ def on_said(group: GroupState, peer: Peer, message: WorkerMessage) -> None:
             on_answer(group, rank, message)
         case FatalReport() if rank is not None:
             _on_fatal_report(group, peer, rank, message)
-        case Marked() | ObjectWritten() | WriteFailed() | RestoreFailed() if rank is not None:
+        case Marked() | NextDigest() | ObjectWritten() | WriteFailed() | RestoreFailed() if (
+            rank is not None
+        ):
             _on_member_wrote(group, peer, rank, message)
         case Leave():
             _on_leave(group, peer, rank, message)
@@ -100,15 +108,21 @@ def on_said(group: GroupState, peer: Peer, message: WorkerMessage) -> None:
 
 
 def _on_leave(group: GroupState, peer: Peer, rank: int | None, message: Leave) -> None:
-    """A worker's script has ended; if all have by the same error, so does the job.
+    """A worker has heard that the job has finished, or its script has ended without having closed.
 
-    A restart could help nobody: each process would come to the same line.
+    If the scripts of all ranks have ended by the same error, so does the job.  A restart could help
+    nobody: each process would come to the same line.
     """
+    worker_id = peer.hello.worker_id
+    if group.durable.final_version >= 0 and not group.end.awaits_record:
+        group.end.told(worker_id)
+        group.drop(peer.conn, message.reason)
+        return
     group.members.hear_position(peer, message.position)
-    group.launches.note_left(peer.hello.worker_id, peer.hello.group)
+    group.launches.note_left(worker_id, peer.hello.group)
     group.drop(peer.conn, message.reason)
     error = f"{message.reason} ({message.site})" if message.site else message.reason
-    _after_loss(group, rank, f"worker {peer.hello.worker_id} left: {error}", loss=Loss.LEFT)
+    _after_loss(group, rank, f"worker {worker_id} left: {error}", loss=Loss.LEFT)
     incident = group.epochs.incident
     if rank is None or incident is None or not message.site:
         return

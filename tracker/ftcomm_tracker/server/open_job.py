@@ -223,6 +223,7 @@ async def _begin_attempt(
         max_attempts=settings.max_attempts,
         resume=options.resume,
         has_standby=options.standby,
+        starts_workers=not options.takes_up,
     )
     if options.standby and not options.take_over:
         if await chain.must_wait(durable, journal.generation):

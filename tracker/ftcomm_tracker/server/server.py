@@ -33,6 +33,7 @@ from ftcomm_tracker.core.events import (
     PutEnded,
     PutEpoch,
     PutFinished,
+    PutNextDigest,
     PutSeries,
     PutVersion,
     ReadStore,
@@ -346,6 +347,7 @@ class Server:
             case (
                 PutSeries()
                 | PutVersion()
+                | PutNextDigest()
                 | PutFinished()
                 | PutEpoch()
                 | PutEnded()

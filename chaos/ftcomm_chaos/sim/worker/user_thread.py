@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 from ftcomm.collectives.selection import synchronising
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind
-from ftcomm.recovery.events import CheckpointMarked, Leaving, LinkDown, MismatchSeen, OwnCloseDone
+from ftcomm.recovery.events import (
+    CheckpointCommitted,
+    Leaving,
+    LinkDown,
+    MismatchSeen,
+    OwnCloseDone,
+)
 from ftcomm.recovery.machine import Checkpoint, NextStep, WorkerState
 from ftcomm.recovery.recent_calls import NO_CALL
 from ftcomm.recovery.result_log import LogEntry
@@ -278,8 +284,9 @@ def _agree(process: "SimulatedProcess", digest: bytes, local: int | None) -> Thr
         process, lambda: core.progress.complete_checkpoint(epoch, now=process.world.now)[0]
     )
     if done:
-        if mark is not None and marks[0]:
-            process.hear(CheckpointMarked())
+        is_marked = mark is not None and bool(marks[0])
+        if is_marked or core.durables.must_tell_next:
+            process.hear(CheckpointCommitted(is_marked))
         process.point("completed")
 
 

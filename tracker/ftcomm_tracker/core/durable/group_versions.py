@@ -1,7 +1,13 @@
 """The group's durable versions: what members and the store say, and what is sent to members."""
 
-from ftcomm.errors import ConfigError, JobLostError
-from ftcomm.protocol.durable.store_messages import Marked, ObjectWritten, RestoreFailed, WriteFailed
+from ftcomm.errors import CollectiveMismatchError, ConfigError, JobLostError
+from ftcomm.protocol.durable.store_messages import (
+    Marked,
+    NextDigest,
+    ObjectWritten,
+    RestoreFailed,
+    WriteFailed,
+)
 from ftcomm.protocol.messages import (
     Fenced,
 )
@@ -21,7 +27,7 @@ from ftcomm_tracker.core.events import (
 from ftcomm_tracker.core.group_state import GroupState, JobState
 from ftcomm_tracker.core.standby.group_permits import step_down_for
 
-MemberWrote = Marked | ObjectWritten | WriteFailed | RestoreFailed
+MemberWrote = Marked | NextDigest | ObjectWritten | WriteFailed | RestoreFailed
 
 
 def on_member_wrote(group: GroupState, rank: int, message: MemberWrote) -> None:
@@ -30,6 +36,8 @@ def on_member_wrote(group: GroupState, rank: int, message: MemberWrote) -> None:
     match message:
         case Marked():
             group.versions.on_marked(rank, message, group.now, out)
+        case NextDigest():
+            group.versions.on_next_digest(message, out)
         case ObjectWritten():
             group.versions.on_written(rank, message)
         case WriteFailed(unusable=True, reason=reason) if group.versions.newest_at is None:
@@ -122,8 +130,10 @@ def _send(group: GroupState, out: Outbox) -> None:
         receivers = conns.values() if rank == ALL else [conns[rank]] if rank in conns else []
         for conn in receivers:
             group.send(conn, message)
-    if out.put is not None:
-        group.effects.append(out.put)
+    group.effects += [put for put in (out.put, out.put_next) if put is not None]
+    if out.mismatch:
+        kind = CollectiveMismatchError.__name__
+        end_with_error(group, kind, out.mismatch, group.members.progress())
     for level, text in out.notes:
         group.note(level, text)
 

@@ -7,6 +7,24 @@ from ftcomm.protocol.position import PRELUDE
 
 
 @dataclass(frozen=True, slots=True)
+class ExpectedDigest:
+    """The digest with which an earlier attempt has committed the version behind the parent.
+
+    Attributes:
+        version: of that checkpoint.
+        digest: of its packed state.
+        attempt: has committed it.
+        is_binding: the same launcher has started that attempt's workers, so they run the same
+            script: another digest ends the job.
+    """
+
+    version: int
+    digest: bytes
+    attempt: int
+    is_binding: bool
+
+
+@dataclass(frozen=True, slots=True)
 class StoreFacts:
     """Facts of the store's chain when a tracker begins with an attempt.
 
@@ -20,6 +38,7 @@ class StoreFacts:
         is_finished: the chain says that the job has finished.
         parent_version: of the record that the attempt began from; -1 for none.
         has_standby: another tracker may take over: epochs and ends are recorded first.
+        expected: the digest of the version behind the parent, None if no attempt got that far.
     """
 
     attempt: int = 0
@@ -30,6 +49,7 @@ class StoreFacts:
     is_finished: bool = False
     parent_version: int = PRELUDE
     has_standby: bool = False
+    expected: ExpectedDigest | None = None
 
 
 NO_STORE = StoreFacts()

@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 
 from ftcomm.protocol.durable.store_messages import (
     Marked,
+    NextDigest,
     ObjectWritten,
     VersionDurable,
     VersionGivenUp,
     WriteFailed,
     WriteObjects,
 )
+from ftcomm.protocol.position import PRELUDE
 from ftcomm_tracker.core.durable.pending_version import (
     PRELUDE_KIND,
     RETRY_S,
@@ -24,7 +26,8 @@ from ftcomm_tracker.core.durable.pending_version import (
     seqnos_of,
 )
 from ftcomm_tracker.core.durable.store_facts import StoreFacts
-from ftcomm_tracker.core.events import PutVersion
+from ftcomm_tracker.core.events import PutNextDigest, PutVersion
+from ftcomm_tracker.core.reporting.mismatch import USUAL_CAUSE
 
 # Members commit a version within milliseconds of each other, and pack it at the same speed. Who is
 # later than this has no part of the state to write.
@@ -39,10 +42,12 @@ ALL = -1  # in place of a rank: every member
 
 @dataclass(slots=True)
 class Outbox:
-    """Consequences of an event: messages for ranks, a record to put, lines for people."""
+    """Consequences of an event: messages for ranks, records to put, lines for people."""
 
     messages: list[tuple[int, Message]] = field(default_factory=list)
     put: PutVersion | None = None
+    put_next: PutNextDigest | None = None
+    mismatch: str = ""  # the cause of the job's end, if an attempt has committed another state
     notes: list[Note] = field(default_factory=list)
 
 
@@ -119,6 +124,9 @@ class DurableVersions:
         self._is_recording = False
         self._given_up: dict[int, str] = {}
         self._unheld: dict[int, dict[int, str]] = {}  # by version and rank, why it cannot be packed
+        self._expected = facts.expected
+        self._next: dict[int, bytes] = {}  # digests of versions behind marked ones
+        self._put_next = PRELUDE  # the newest version whose digest was given to the store
 
     @property
     def is_on(self) -> bool:
@@ -174,6 +182,38 @@ class DurableVersions:
         self._unheld.get(version, {}).pop(rank, None)
         pending = self.pending.setdefault(version, PendingVersion(version, since=now))
         pending.on_marked(rank, marked)
+
+    def on_next_digest(self, said: NextDigest, out: Outbox) -> None:
+        """A member has committed the version behind one that is marked or durable.
+
+        It counts once that one is durable.  All members say the same.
+        """
+        if said.version > max(self.newest, self._put_next):
+            self._next[said.version] = said.digest
+            while len(self._next) > MAX_GIVEN_UP:
+                del self._next[min(self._next)]
+            self._settle_next(out)
+
+    def _settle_next(self, out: Outbox) -> None:
+        """Record the digest behind the newest durable version, and compare it."""
+        self._next = {v: digest for v, digest in self._next.items() if v > self.newest}
+        version = self.newest + 1
+        digest = self._next.pop(version, b"")
+        if not digest or self.newest == PRELUDE:
+            return
+        self._put_next = version
+        out.put_next = PutNextDigest(self.attempt, version, digest)
+        expected = self._expected
+        if expected is None or expected.version != version or expected.digest == digest:
+            return
+        words = (
+            f"checkpoint {version} has other values than in attempt {expected.attempt}, which went"
+            f" on from checkpoint {self.newest} too; {USUAL_CAUSE}"
+        )
+        if expected.is_binding:
+            out.mismatch = words
+        else:
+            out.notes.append(("warning", words))
 
     def on_written(self, rank: int, written: ObjectWritten) -> None:
         """An object of a version is in the store."""
@@ -236,6 +276,7 @@ class DurableVersions:
         out.messages.append((ALL, VersionDurable(self.attempt, version)))
         out.notes.append(("info", f"checkpoint {version} is durable"))
         out.notes += self.write_trouble.on_put()
+        self._settle_next(out)
 
     def on_missing(self, version: int, names: Collection[str], reason: str, out: Outbox) -> None:
         """Objects of `version` are gone, so it has no record: members that hold it write them anew.

@@ -185,7 +185,10 @@ def explanation(diagnoses: Sequence[Diagnosis]) -> str:
 
 def _over(document: Row) -> Found:
     decision = document["verdict"]
-    if decision is None:
+    if decision is None and document.get("record_s") is not None:
+        yield "closing", document
+        yield from _record(document, _store(document))
+    elif decision is None:
         yield "finished", document
     else:
         yield "failed", {**decision, "todo": remedy_of(decision["error"])}
@@ -235,6 +238,10 @@ def _collecting(document: Row) -> Found:
     if document.get("grace_s") is not None:
         away = [row for row in members if row["closed"] and not row["connected"]]
         yield "grace_period", {**document, "began": _began(document), "away": away}
+    yield from _record(document, store)
+
+
+def _record(document: Row, store: Row | None) -> Found:
     if document.get("record_s") is not None and store:  # another tracker may lead by now
         left_s = max(document["replace_within_s"] - document["record_s"], 0)
         yield "record", {**document, **store, "left_s": left_s}

@@ -3,7 +3,7 @@
 from ftcomm.durable.records import EndedRecord, EpochMember, EpochRecord
 from ftcomm.protocol.messages import FatalDecision
 from ftcomm_tracker.core.events import PutEnded, PutEpoch, StepDown
-from ftcomm_tracker.core.group_state import GroupState, JobState
+from ftcomm_tracker.core.group_state import RECORD_S, GroupState, JobState
 
 # All members are away for so long: either all have died, or this tracker alone is cut off.
 CUT_OFF_S = 15.0
@@ -71,6 +71,7 @@ def restart_records(group: GroupState) -> None:
         group.permits.since = group.now
     if group.end.awaits_record:
         group.end.over_at = group.now + group.settings.replace_within
+        group.end.remind_at = group.now + RECORD_S
     if group.end.last_will is not None:
         group.end.last_will.until = group.now + group.settings.last_will
 

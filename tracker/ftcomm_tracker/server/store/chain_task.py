@@ -23,6 +23,7 @@ from ftcomm.durable.records import (
     AttemptRecord,
     EndedRecord,
     EpochRecord,
+    NextRecord,
     VersionRecord,
 )
 from ftcomm.durable.store import DamagedObjectError, MissingObjectError, Store, StoreError
@@ -42,12 +43,13 @@ from ftcomm_tracker.core.durable.attempts import (
     refusal_of_another_series,
 )
 from ftcomm_tracker.core.durable.chain_facts import ChainFacts
-from ftcomm_tracker.core.durable.store_facts import StoreFacts
+from ftcomm_tracker.core.durable.store_facts import ExpectedDigest, StoreFacts
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.events import (
     ChainRead,
     Event,
     Overtaken,
+    PutNextDigest,
     StoreSeen,
 )
 from ftcomm_tracker.core.rebuild.stored_job import attempt_to_hear
@@ -57,6 +59,7 @@ from ftcomm_tracker.server.job_id import draw_job_id
 from ftcomm_tracker.server.journal import Journal
 from ftcomm_tracker.server.store.beat import BEAT_EVERY_S, BEATS, BeatWatch, StoreBeat
 from ftcomm_tracker.server.store.chain_records import facts_of
+from ftcomm_tracker.server.store.next_digests import NextDigests
 from ftcomm_tracker.server.store.old_versions import OldVersions
 from ftcomm_tracker.server.store.record_puts import Put, RecordPuts, Writer
 
@@ -78,6 +81,7 @@ class ChainTask:
         max_attempts: more than these the job may not have.
         resume: the operator's choice, see `AttemptStart`.
         has_standby: another tracker may take over, or this one waits beside another.
+        starts_workers: this process starts the workers of each attempt.
 
     Attributes:
         must_begin: the present attempt is over, and the job goes on in the next one.
@@ -93,6 +97,7 @@ class ChainTask:
         max_attempts: int,
         resume: str = "auto",
         has_standby: bool = False,
+        starts_workers: bool = False,
     ) -> None:
         self.must_begin = False
         self.has_standby = has_standby
@@ -106,6 +111,7 @@ class ChainTask:
         self._chain = Chain(store)
         self._uses = trio.Lock()  # of the chain, by one thread at a time
         self._old = OldVersions(store, keep)
+        self._next = NextDigests(store, starts_workers=starts_workers)
         self._puts = RecordPuts(self._chain, self._uses, self._beat, self._old)
         self._durable = Durable.fresh("", 1)
         self._generation = 0
@@ -155,7 +161,9 @@ class ChainTask:
                     await self._patiently(leave_sign, self._store, durable.job_id)
                     self._durable, self.must_begin = durable, False
                     self._leads = self._beat.is_on = True
-                    return durable, replace(facts, has_standby=self.has_standby)
+                    expected = await self._patiently(self._expected, durable.restore)
+                    standby = self.has_standby
+                    return durable, replace(facts, has_standby=standby, expected=expected)
                 case RefuseAttempt(error, cause) if error == OVERTAKEN:
                     raise OvertakenError(f"{self._store.url}: {cause}")
                 case RefuseAttempt():
@@ -485,6 +493,14 @@ class ChainTask:
                 return GONE, []
         return loss_of(self._store, series.series, record)
 
+    def _expected(self, parent: int) -> ExpectedDigest | None:
+        """The digest that an earlier attempt has committed behind record `parent`, 0 for none."""
+        found = self._next.expected(parent) if parent else None
+        if found is None:
+            return None
+        record, is_binding = found
+        return ExpectedDigest(record.version, record.digest, record.attempt, is_binding)
+
     def _state(self) -> ChainState:
         return chain_state(self._chain.links)
 
@@ -494,11 +510,20 @@ class ChainTask:
         """Put the record behind those that were given before; returns at once."""
         self._puts.give(effect, Writer(self._durable, self._generation, self.has_standby))
 
+    def put_next_digest(self, effect: PutNextDigest) -> None:
+        """Keep the digest of the version behind the newest durable one; returns at once."""
+        versions = self._state().versions.items()
+        before = [n for n, record in versions if record.version == effect.version - 1]
+        if before:
+            record = NextRecord(effect.attempt, effect.version, effect.digest)
+            self._next.note(record, before[-1])
+
     async def run(self, post: Callable[[Event], None]) -> None:
         """Put what is given, one record after the other, and beat, for ever."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._beat.run)
             nursery.start_soon(self._old.run)
+            nursery.start_soon(self._next.run)
             if self.has_standby:
                 nursery.start_soon(self._watch, post)
             await self._puts.run(post)

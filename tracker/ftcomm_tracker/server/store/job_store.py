@@ -14,6 +14,7 @@ from ftcomm_tracker.core.events import (
     PutEnded,
     PutEpoch,
     PutFinished,
+    PutNextDigest,
     PutSeries,
     PutVersion,
     ReadStore,
@@ -86,12 +87,14 @@ class JobStore:
         if self._chain is not None:
             self._chain.lead(durable, generation)
 
-    def perform(self, effect: Put | StartAttempt | JobEnded) -> None:
+    def perform(self, effect: Put | PutNextDigest | StartAttempt | JobEnded) -> None:
         """Put a record behind those that were given before, or end the attempt; returns at once."""
         assert self._chain is not None
         match effect:
             case StartAttempt() | JobEnded():
                 self._chain.must_begin = True
+            case PutNextDigest():
+                self._chain.put_next_digest(effect)
             case PutSeries() | PutVersion() | PutFinished() | PutEpoch() | PutEnded() | PutClaim():
                 self._chain.put(effect)
             case _:
