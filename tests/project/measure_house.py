@@ -53,7 +53,7 @@ PRODUCT_LINES = {
     ],
     "ftcomm_tracker": [
         (20600, "the first bound"),
-        (20900, "grace, start scripts, background processes and standard input of workers"),
+        (20920, "grace, start scripts, background processes and standard input of workers"),
     ],
     "ftcomm_chaos": [(15700, "the first bound")],
 }
