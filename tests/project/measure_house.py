@@ -63,6 +63,7 @@ PRODUCT_LINES = {
     "ftcomm_chaos": [
         (15700, "the first bound"),
         (15760, "a loss of everything in each random run; digests in the simulated store"),
+        (20920, "grace, start scripts, background processes and standard input of workers"),
         (40900, "facts about processes in one place; a worker that ends with its launcher"),
         (40960, "the digest behind the newest durable checkpoint; close() at exit"),
         (40990, "errors of scripts: their line is told, their traceback stays, none grows"),

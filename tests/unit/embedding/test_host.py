@@ -17,5 +17,5 @@ def test_a_host_whose_caller_is_gone_ends_once_its_launcher_takes_signals(
     monkeypatch.setattr(signal, "getsignal", lambda _: next(handlers))
     monkeypatch.setattr(time, "sleep", lambda _: done.append("waited"))
     monkeypatch.setattr(os, "kill", lambda _, number: done.append(signal.Signals(number).name))
-    host._end_with_caller(parent=0)
+    host._end_with_caller(parent=0, watched=0)
     assert done == ["waited", "waited", "SIGTERM"]

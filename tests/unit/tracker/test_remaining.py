@@ -45,9 +45,14 @@ def test_the_tracker_names_the_process_that_joined() -> None:
     look()
     scenario.tell(Supervised("w1", "h", 81, 0.0))  # said late: its process is connected
     look()
-    scenario.joined(4, hello("w1", "c", host="elsewhere", pid=82, start=6))
-    look()
-    assert seen == [(0, 0), (72, 5), (72, 5), (0, 0)]
+    assert seen == [(0, 0), (72, 5), (72, 5)]
+
+
+def test_the_tracker_names_the_process_of_a_spare_that_no_launcher_has_named() -> None:
+    scenario = running()
+    scenario.joined(3, hello("s", spare=True, pid=9, start=7))
+    standing = scenario.roster.standing_of("s", 1)
+    assert (standing.pid, standing.start) == (9, 7)
 
 
 @pytest.mark.trio

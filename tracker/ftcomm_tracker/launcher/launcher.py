@@ -15,7 +15,7 @@ import signal
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol, assert_never
+from typing import assert_never
 
 import trio
 
@@ -32,23 +32,27 @@ from ftcomm.errors import (
     ScriptFailedError,
     exit_code_of,
 )
-from ftcomm.protocol.operator_messages import WorkerStatusReply
-from ftcomm.protocol.position import Position
-from ftcomm_tracker.core.events import Died, GivenUp, JobEnded, LivenessAsserted, Supervised
+from ftcomm_tracker.core.events import Died, GivenUp, LivenessAsserted, Supervised
 from ftcomm_tracker.launcher.console import Console
+from ftcomm_tracker.launcher.job import Job
+from ftcomm_tracker.launcher.process_ends import (
+    end_departed,
+    note_joined,
+    own_status,
+    script_error,
+)
 from ftcomm_tracker.launcher.processes.child_process import (
     Child,
     can_hand_on_input,
     interpreter_hint,
     start_child,
 )
-from ftcomm_tracker.launcher.processes.departure import GRACE_S, STARTING, leave_grace_s
+from ftcomm_tracker.launcher.processes.departure import GRACE_S, STARTING
 from ftcomm_tracker.launcher.processes.oom_counter import MemoryKills
 from ftcomm_tracker.launcher.processes.remaining import leave_remaining
-from ftcomm_tracker.launcher.processes.script_errors import EqualTracebacks, ScriptError
+from ftcomm_tracker.launcher.processes.script_errors import EqualTracebacks
 from ftcomm_tracker.launcher.restart_policy import (
     MAX_LAST_LINE,
-    NEVER_JOINED,
     PLACE_TAKEN,
     Finished,
     GiveUp,
@@ -76,51 +80,6 @@ MISSED = ", and the process that took its place has ended"
 REPLACED = ", and is a spare from now on"
 
 
-class Job(Protocol):
-    """Methods that the launcher needs of the tracker in its process; `server.Server` has them."""
-
-    over: trio.Event
-    outcome: JobEnded | None
-
-    @property
-    def detect_within_s(self) -> float:
-        """Seconds after which a silent worker loses its place."""
-
-    def post(self, event: Died | GivenUp | LivenessAsserted | Supervised) -> None:
-        """Tell the roster."""
-
-    async def catch_up(self) -> None:
-        """Return when everything that has arrived has been taken in."""
-
-    def has_closed(self, worker_id: str) -> bool:
-        """True if that worker's rank has completed its close()."""
-
-    def is_connected(self, worker_id: str) -> bool:
-        """True if an incarnation of that worker is connected to the tracker."""
-
-    def misses(self, worker_id: str) -> bool:
-        """True while there is a place for that worker, and none of its processes is connected."""
-
-    def ended_as_spare(self, worker_id: str, pid: int) -> bool:
-        """True if the process `pid` of that worker had no rank when its connection ended."""
-
-    def has_rank(self, worker_id: str) -> bool:
-        """True if that worker has a place in the group, whether it is connected or not."""
-
-    def standing_of(self, worker_id: str, number: int) -> WorkerStatusReply:
-        """The tracker's knowledge of that worker and of its process that was named last."""
-
-    def progress(self) -> Position:
-        """The highest position known of any member."""
-
-    @property
-    def attempt(self) -> int:
-        """The present attempt, 0 without one."""
-
-    def summary(self) -> str:
-        """The job's state in one line."""
-
-
 @dataclass(frozen=True, slots=True)
 class LaunchOptions:
     """Command to run, and the limits on its restarts.
@@ -142,6 +101,10 @@ class LaunchOptions:
     spares: tuple[str, ...] = ()
     keeps_places: bool = False
     grace_s: float = GRACE_S
+
+
+def _is_alone(options: LaunchOptions) -> bool:
+    return len(options.workers + options.spares) == 1
 
 
 def has_formed(options: LaunchOptions, job: Job) -> bool:
@@ -166,56 +129,6 @@ def _begins_as_spare(options: LaunchOptions, job: Job, roles: StartedRoles, work
         spare = is_spare(options, job, worker_id)
     roles.begin(worker_id, spare=spare)
     return spare
-
-
-def _script_error(child: Child, status: int) -> ScriptError | None:
-    """The error by which the script ended, if one is known."""
-    if status == 0 and not child.departure.has_joined:
-        return ScriptError(NEVER_JOINED)
-    if not child.was_ended:
-        return child.traceback.error_of(status)
-    # It was killed while it waited for a thread, after its error.  One of this library's has its
-    # cause elsewhere, and without an exit status it is no decision about this worker.
-    return None if child.traceback.is_of_ftcomm else child.traceback.error_of(1)
-
-
-def _note_joined(job: Job, child: Child) -> None:
-    standing = job.standing_of(child.worker_id, 0)
-    child.note_joined(standing.pid, standing.start)
-
-
-def _own_status(job: Job, child: Child, status: int) -> int:
-    """Status of the worker where its start script has told it as shells do: 128 + signal."""
-    joined = job.standing_of(child.worker_id, 0).pid
-    if joined in (0, child.process.pid) or status - 128 not in signal.valid_signals():
-        return status
-    child.script_status = status
-    return 128 - status
-
-
-def _end_departed(job: Job, console: Console, child: Child, now: float, *, computing: bool) -> None:
-    """Kill a process that has left the job and does not end; it is started again."""
-    worker_id, departure = child.worker_id, child.departure
-    standing = job.standing_of(worker_id, 0)
-    connected = job.is_connected(worker_id)
-    departure.look(
-        standing.process,
-        connected=connected,
-        computing=computing,
-        failed=child.traceback.is_of_ftcomm or child.has_lost_worker,
-        now=now,
-    )
-    grace_s = leave_grace_s(standing.replace_within_ms / 1000)
-    if job.over.is_set() or job.has_closed(worker_id) or child.was_ended or child.was_terminated:
-        return
-    if departure.is_overdue(grace_s, now):
-        child.was_ended = True
-        what = "its start script" if child.has_lost_worker else "a thread of the script"
-        console.warn(
-            f"worker {worker_id} (pid {child.pid}) has left the job, and its process has not"
-            f" ended within {grace_s:g} s ({what} may still run): killing it"
-        )
-        child.signal_group(signal.SIGKILL)
 
 
 def _is_told(job: Job, child: Child) -> bool:
@@ -279,8 +192,6 @@ class Launcher:
         self._statuses: dict[str, int] = {}
         self._stopped_since: dict[str, float] = {}
         self._finished: set[str] = set()
-        alone = len(options.workers + options.spares) == 1
-        self._hands_on_input = alone and can_hand_on_input()
         self._memory_kills = MemoryKills()
         self._tracebacks = EqualTracebacks()
         self._no_more_starts = trio.Event()
@@ -354,7 +265,7 @@ class Launcher:
             self._children[worker_id] = child
             self._tell_pid(worker_id, child.process.pid)
             self._console.begin(worker_id, f"worker {worker_id} is process {child.process.pid}")
-            status = _own_status(self._job, child, await self._attend(child))
+            status = own_status(self._job, child, await self._attend(child))
             self._show_traceback(child, status)
             self._roles.end(worker_id)
             if status == 0 and not child.departure.has_joined:
@@ -382,12 +293,13 @@ class Launcher:
             own["FTCOMM_SPARE"] = str(int(spare))
         elif is_spare(self._options, self._job, worker_id):
             own["FTCOMM_SPARE"] = "1"
+        has_input = _is_alone(self._options) and can_hand_on_input()
         failures = 0
         while not self._no_more_starts.is_set():
             try:
                 environment = {**self._environment, **own}
                 return start_child(
-                    worker_id, self._options.command, environment, has_input=self._hands_on_input
+                    worker_id, self._options.command, environment, has_input=has_input
                 )
             except (OSError, ConfigError) as error:
                 # Others end meanwhile, and give back what they use. A command that has run before
@@ -466,7 +378,7 @@ class Launcher:
                 self._console.warn(f"worker {worker_id} {describe_exit(status)}")
             return None
         self._policy.observe(self._job.progress(), self._job.attempt)
-        error = _script_error(child, status)
+        error = script_error(child, status)
         decision = self._policy.after_exit(
             worker_id,
             status,
@@ -529,7 +441,7 @@ class Launcher:
 
     def _give_up(self, child: Child, decision: GiveUp) -> None:
         reason = decision.reason
-        error = _script_error(child, self._statuses[child.worker_id])
+        error = script_error(child, self._statuses[child.worker_id])
         if error is not None and (hint := interpreter_hint(error, self._options.command[0])):
             self._console.warn(hint)
         if child.tail and not decision.script_failed:  # else the traceback has been shown
@@ -552,7 +464,7 @@ class Launcher:
                 continue
             if number in user_signals():
                 for child in self._children.values():
-                    _note_joined(self._job, child)
+                    note_joined(self._job, child)
                     child.signal(number)
                 continue
             if self._caught:
@@ -574,7 +486,7 @@ class Launcher:
         child = self._children.get(worker_id)
         if child is None or not child.running:
             return False
-        _note_joined(self._job, child)
+        note_joined(self._job, child)
         self._console.say(f"killing worker {worker_id} (pid {child.pid}): an operator asks")
         child.signal(signal.SIGKILL)
         return True
@@ -596,11 +508,11 @@ class Launcher:
         again: its place would stay empty until the job fails.
         """
         worker_id = child.worker_id
-        _note_joined(self._job, child)
+        note_joined(self._job, child)
         computing = child.is_computing()
         if computing:
             self._job.post(LivenessAsserted(worker_id))
-        _end_departed(self._job, self._console, child, now, computing=computing)
+        end_departed(self._job, self._console, child, now, computing=computing)
         if not child.stopped or self._job.is_connected(worker_id):
             self._stopped_since.pop(worker_id, None)
         elif now >= self._stopped_since.setdefault(worker_id, now) + self._job.detect_within_s:

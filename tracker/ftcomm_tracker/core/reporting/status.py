@@ -272,11 +272,19 @@ def _verdict(group: GroupState, _: float) -> dict[str, str] | None:
     return None if decision is None else _row(decision, "error", "cause")
 
 
+def _joined(group: GroupState, worker_id: str) -> tuple[int, int]:
+    """Pid and start of the worker's process; launchers name no spares, and know their own."""
+    known = group.launches.joined(worker_id)
+    hellos = (peer.hello for peer in group.members.peers.values())
+    here = ((hello.pid, hello.start) for hello in hellos if hello.worker_id == worker_id)
+    return known if known[0] else next(here, known)
+
+
 def standing_of(group: GroupState, worker_id: str, number: int) -> WorkerStatusReply:
     """Answer question `number` of the supervisor of `worker_id`."""
     # The end of an attempt is none of the job: a supervisor starts its worker into the next one.
     fatal_decision = None if group.awaits_next_attempt else group.durable.fatal_decision
-    pid, start = group.launches.joined(worker_id)
+    pid, start = _joined(group, worker_id)
     is_told = not (group.end.awaits_record or group.end.was_overtaken)
     return WorkerStatusReply(
         number=number,
