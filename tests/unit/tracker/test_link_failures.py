@@ -73,6 +73,15 @@ def test_a_relayed_pair_stays_relayed_however_long_the_plan_lasts() -> None:
     assert pairs.of_incarnations(PROCESSES)[0, 1].spoilt == ()
 
 
+def test_a_plan_that_lasted_shows_nothing_of_a_pair_that_waits_and_nobody_is_stuck() -> None:
+    pairs = Pairs()
+    fail(pairs, 1)
+    pairs.forget_repaired(2, {(0, 1)})
+    fail(pairs, 2)
+    assert unreachable(pairs) == [(0, 1)]
+    assert not pairs.of_incarnations(PROCESSES)[0, 1].is_stuck
+
+
 def test_only_failures_of_the_same_two_processes_count() -> None:
     pairs = Pairs()
     fail(pairs, 1)

@@ -106,6 +106,18 @@ def test_a_link_that_works_for_a_while_between_two_failures_is_not_relayed() -> 
     assert [plan.routes for plan in fails(scenario, 2, (1, 2, 3))] == [()] * 3
 
 
+def test_a_link_that_an_end_waits_for_all_the_while_has_not_been_shown_to_work() -> None:
+    """Rank 1 computes; rank 0 waits for it, and would not be told that the link carries nothing."""
+    scenario = running(3)
+    fails(scenario, 1, (1, 2, 3))
+    for share in range(1, 2 * REPAIRED_AFTER + 1):
+        scenario.now += SETTINGS.detect_within / 2
+        scenario.said(1, blocked(2, 0, 1, ms=share * LONG_MS // 2))
+        scenario.said(2, Heartbeat(1, 2, START))
+        scenario.said(3, Heartbeat(1, 2, START))
+    assert [plan.routes for plan in fails(scenario, 2, (1, 2, 3))] == [(Route(0, 1, 2),)] * 3
+
+
 def test_without_a_third_rank_one_end_is_given_up_and_its_place_is_free() -> None:
     scenario = running(2)
     fails(scenario, 1, (1, 2))

@@ -2,9 +2,9 @@
 
 Pure.  A failure belongs to two incarnations: when either end is replaced, the pair begins anew.  A
 pair that fails in two plans running cannot reach each other and is relayed by a third rank.  What
-came between two failures decides whether they are "running": a plan that has run for a while
-without a failure of the pair shows that its link works, or is not needed; a plan that ended early
-shows nothing.
+came between two failures decides whether they are "running".  A plan that has run for a while
+without a failure of the pair shows that its link works, or is not needed, unless an end still waits
+for the other.  A plan that ended early shows nothing.
 
 What separates two workers on two hosts is most often between the hosts.  So failures count for the
 pair of hosts too, whichever of their workers have them: one that fails in two plans running is
@@ -34,8 +34,10 @@ class Failing:
         incarnations: nonces of both ends.
         epoch: of the newest plan in which it failed.
         plans: in how many plans running it has failed.
-        progress: where the job stood at the newest failure, as far as is known.
-        before: where it stood at the failure before; None if there was none, or a plan has lasted.
+        progress: where the job stood at the newest failure, as far as is known; None if a plan has
+            lasted since.
+        before: where it stood at the failure before; None if there was none, or a plan has lasted
+            in between.
         cause: of the newest failure, in words.
         spoilt: the relays through which it failed too, one for each plan.
     """
@@ -43,7 +45,7 @@ class Failing:
     incarnations: Incarnations
     epoch: int
     plans: int
-    progress: Position
+    progress: Position | None
     before: Position | None
     cause: str
     spoilt: tuple[int, ...] = ()
@@ -200,10 +202,11 @@ class Pairs:
             if failing.epoch == epoch:
                 self._failing[pair] = replace(failing, progress=progress)
 
-    def forget_repaired(self, epoch: int) -> None:
+    def forget_repaired(self, epoch: int, waiting: Collection[Pair] = ()) -> None:
         """The plan of `epoch` has run for a while: who has not failed in it begins anew.
 
         A relayed pair stays relayed: the plan shows that the relay works, not that the link does.
+        Of a pair that is `waiting`, it shows nothing.
         """
         self._lasted = epoch
         self._cuts = {
@@ -214,8 +217,10 @@ class Pairs:
         for pair, failing in list(self._failing.items()):
             if failing.epoch == epoch:
                 continue
-            if failing.is_unreachable:
-                self._failing[pair] = replace(failing, plans=RUNNING, before=None, spoilt=())
+            if pair in waiting:
+                self._failing[pair] = replace(failing, progress=None)
+            elif failing.is_unreachable:
+                self._failing[pair] = replace(failing, plans=RUNNING, progress=None, spoilt=())
             else:
                 del self._failing[pair]
 

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ftcomm.protocol.messages import Member, Refused, Report, Route
+from ftcomm.protocol.messages import Heartbeat, Member, Refused, Report, Route
 from ftcomm.protocol.position import PRELUDE, START
+from ftcomm.protocol.signature import is_receive
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.group_state import GroupState, LinkFailures, Members
 from ftcomm_tracker.core.link_failures import (
@@ -18,9 +19,10 @@ from ftcomm_tracker.core.link_failures import (
 from ftcomm_tracker.core.plan import Decided, Facts, Unrecoverable, plan
 from ftcomm_tracker.core.silent_links import Pair, pair_of
 
-# A plan that has run for so many times `detect_within` shows that a link which has not failed in
-# it works or is not needed: links are looked at once in this time, and a plan may be replaced by
-# that of another failing link first.
+# A plan that has run for so many times `detect_within` shows which links work. A link that is
+# needed and carries nothing is reported within one and a quarter: by the end that dials, by the end
+# that waits for a message, for which its source gives a sign four times in `detect_within`, or by
+# `silent_links`. The report may be held back for one more.
 REPAIRED_AFTER = 4
 
 
@@ -46,13 +48,36 @@ def note_failed_pair(group: GroupState, one: int, other: int, cause: str) -> Non
 
 
 def plan_has_lasted(group: GroupState) -> None:
-    """Called when `REPAIRED_AFTER` is over."""
+    """Called when `REPAIRED_AFTER` is over: every link that was needed has carried data."""
     # Who fetches has dialled for longer than that perhaps, and nothing has worked yet.
     if group.epochs.awaiting_fetch:
         group.links.repaired_at = group.now + REPAIRED_AFTER * group.settings.detect_within
         return
     group.links.repaired_at = float("inf")
-    group.links.pairs.forget_repaired(group.epochs.in_force)
+    group.links.streak = None
+    group.links.pairs.forget_repaired(group.epochs.in_force, _waiting_pairs(group))
+
+
+def awaited_in_a_collective(beat: Heartbeat | None) -> tuple[int, ...]:
+    """The ranks for which this one waits in a collective, by its heartbeat."""
+    blocked = None if beat is None else beat.blocked
+    return () if blocked is None or is_receive(blocked.signature) else blocked.peers
+
+
+def _waiting_pairs(group: GroupState) -> set[Pair]:
+    """The pairs of which an end has waited for the other ever since the plan began.
+
+    The other computes, or it would have been found.  So nothing shows that their link works.
+    """
+    members, found = group.members, set[Pair]()
+    ran_s = group.now - group.links.planned_at - group.settings.detect_within  # heartbeats are late
+    for rank, conn in members.slots.items():
+        beat = members.peers[conn].heartbeat
+        if beat is None or beat.epoch != group.epochs.in_force or beat.blocked is None:
+            continue
+        if beat.blocked.blocked_ms >= ran_s * 1000:
+            found |= {pair_of(rank, peer) for peer in awaited_in_a_collective(beat)}
+    return found
 
 
 def decide_routes(group: GroupState, facts: Facts) -> Unrecoverable | None:
