@@ -194,6 +194,19 @@ def test_who_fails_with_most_others_is_given_up_else_the_higher_rank() -> None:
     assert ends_to_give_up(several, (0, 1)) == (0, 1)
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param({(0, 3): failing(4, (2,)), (1, 3): failing(4)}, id="to a relay"),
+        pytest.param({(2, 3): failing(3, (0,))}, id="as a relay"),
+    ],
+)
+def test_of_two_ends_the_one_with_more_doubtful_hops_is_given_up(
+    other: dict[tuple[int, int], Failing],
+) -> None:
+    assert ends_to_give_up({(0, 1): failing(), **other}, (0, 1)) == (0, 1)
+
+
 def test_a_plan_has_room_for_so_many_relays(monkeypatch: pytest.MonkeyPatch) -> None:
     room = 30
     monkeypatch.setattr("ftcomm_tracker.core.link_failures.MAX_ROUTES", room)

@@ -268,6 +268,21 @@ class EpochState:
         self.grace_until, self.had_grace = float("inf"), False
 
 
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """An end of a pair was given up.
+
+    Attributes:
+        kept: the other end, and
+        nonce: of its process.
+        both: that one has replaced an end which was given up before.
+    """
+
+    kept: int
+    nonce: bytes
+    both: bool
+
+
 @dataclass(slots=True)
 class LinkFailures:
     """Failed links, their treatment, and the limit on epochs that they begin.
@@ -277,7 +292,7 @@ class LinkFailures:
         routes: relays of the plan in force.
         planned_at: since when the plan in force has been so.
         repaired_at: when it shows which links work.
-        parted: by a pair for which one end was replaced, the end that was not, and its nonce.
+        parted: by pair, of which end was given up last.
         epoch_at: when links last began an epoch.
         suspicion: reason and ranks that the limit on such epochs holds back.
         streak: where the job stood, and since when, while links alone kept it from going on.
@@ -287,7 +302,7 @@ class LinkFailures:
     routes: tuple[Route, ...] = ()
     planned_at: float = float("-inf")
     repaired_at: float = float("inf")
-    parted: dict[Pair, tuple[int, bytes]] = field(default_factory=dict)
+    parted: dict[Pair, Parting] = field(default_factory=dict)
     epoch_at: float = float("-inf")
     suspicion: tuple[str, tuple[int, ...]] | None = None
     streak: tuple[Position, float] | None = None

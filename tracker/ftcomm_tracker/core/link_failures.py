@@ -58,7 +58,7 @@ class Failing:
     @property
     def is_stuck(self) -> bool:
         """True if the job has come no farther since the failure before."""
-        return self.before == self.progress
+        return self.progress is not None and self.before == self.progress
 
     @property
     def direct(self) -> int:
@@ -224,6 +224,19 @@ class Pairs:
             else:
                 del self._failing[pair]
 
+    def forget_relay(self, via: int) -> None:
+        """Another process is in the place of this rank: what failed through the old one is void.
+
+        Its death ended the pairs' links too.
+        """
+        for pair, failing in list(self._failing.items()):
+            spoilt = tuple(relay for relay in failing.spoilt if relay != via)
+            plans = failing.plans - (len(failing.spoilt) - len(spoilt))
+            if not plans:
+                del self._failing[pair]
+            elif spoilt != failing.spoilt:
+                self._failing[pair] = replace(failing, plans=plans, progress=None, spoilt=spoilt)
+
     def of_incarnations(self, nonces: Mapping[int, bytes]) -> dict[Pair, Failing]:
         """The pairs whose ends both still live; the others are forgotten."""
         self._failing = {
@@ -344,11 +357,19 @@ def _failures(failing: Mapping[Pair, Failing], rank: int, others: Iterable[int])
 def ends_to_give_up(failing: Mapping[Pair, Failing], pair: Pair) -> tuple[int, int]:
     """Both ends of a pair without a relay, the one first that had better be replaced.
 
-    It is the one that fails with more of the others, else the higher rank.
+    It is the one that fails with more of the others; then the one of which more hops are doubtful,
+    on the way to a relay or as a relay itself; else the higher rank.
     """
 
-    def bad(rank: int) -> tuple[int, int]:
-        return sum(rank in ends for ends in failing), rank
+    def bad(rank: int) -> tuple[int, int, int]:
+        partners, hops = set[int](), set[int]()
+        for ends, found in failing.items():
+            if rank in ends:
+                partners |= set(ends)
+                hops |= set(found.spoilt)
+            elif rank in found.spoilt:
+                hops |= set(ends)
+        return len(partners), len(hops - partners), rank
 
     first, second = sorted(pair, key=bad, reverse=True)
     return first, second

@@ -7,7 +7,7 @@ from ftcomm.protocol.messages import Heartbeat, Member, Refused, Report, Route
 from ftcomm.protocol.position import PRELUDE, START
 from ftcomm.protocol.signature import is_receive
 from ftcomm_tracker.core.durable_state import Durable
-from ftcomm_tracker.core.group_state import GroupState, LinkFailures, Members
+from ftcomm_tracker.core.group_state import GroupState, LinkFailures, Members, Parting
 from ftcomm_tracker.core.link_failures import (
     Failing,
     HostPair,
@@ -84,8 +84,8 @@ def decide_routes(group: GroupState, facts: Facts) -> Unrecoverable | None:
     """Choose the next plan's relays.
 
     Where no relay helps and the job does not go on, one end is given up: its place is then
-    empty, and the plan has to wait.  If that was done before for the same partner, the job is
-    lost.
+    empty, and the plan has to wait.  If its replacement fails with the same partner, which has
+    failed with two processes then, the partner is given up.  After that the job is lost.
     """
     group.links.pairs.note_progress(group.epochs.in_force, group.members.progress())
     failing = _failing_pairs(group.links, group.durable)
@@ -97,10 +97,11 @@ def decide_routes(group: GroupState, facts: Facts) -> Unrecoverable | None:
     for pair in stranded:
         if not failing[pair].is_stuck:
             continue
-        if _was_parted_before(group.links, group.durable, pair):
-            return _cannot_go_on(group, pair, failing[pair].cause)
-        if _part(group, pair, failing, facts):
+        parting = _parting(group.links, group.durable, pair)
+        if _part(group, pair, failing, facts, parting):
             return None
+        if parting is not None:
+            return _cannot_go_on(group, pair, failing[pair].cause)
     for text in _route_texts(
         group.links, group.durable, [route for route in group.links.routes if route not in before]
     ):
@@ -121,18 +122,29 @@ def _failing_pairs(links: LinkFailures, durable: Durable) -> dict[Pair, Failing]
     return links.pairs.of_incarnations({rank: place.nonce for rank, place in enumerate(places)})
 
 
-def _was_parted_before(links: LinkFailures, durable: Durable, pair: Pair) -> bool:
-    """One end was replaced because of the other, which is still the same incarnation."""
-    partner, nonce = links.parted.get(pair, (-1, b""))
-    return partner >= 0 and durable.places[partner].nonce == nonce
+def _parting(links: LinkFailures, durable: Durable, pair: Pair) -> Parting | None:
+    """The newest parting of this pair, if the end that was kept is still the same process."""
+    found = links.parted.get(pair)
+    is_same = found is not None and durable.places[found.kept].nonce == found.nonce
+    return found if is_same else None
 
 
-def _part(group: GroupState, pair: Pair, failing: Mapping[Pair, Failing], facts: Facts) -> bool:
+def _part(
+    group: GroupState,
+    pair: Pair,
+    failing: Mapping[Pair, Failing],
+    facts: Facts,
+    before: Parting | None,
+) -> bool:
     """These two cannot reach each other in any way: give one up, unless something is lost."""
-    first, second = ends_to_give_up(failing, pair)
-    for rank, partner in ((first, second), (second, first)):
+    ends = ends_to_give_up(failing, pair)
+    if before is not None:  # who has failed with two processes is the bad end, and goes once
+        ends = tuple(end for end in ends if end == before.kept and not before.both)
+    for rank in ends:
         if rank not in group.durable.closed_ranks and _can_do_without(group, rank, facts):
-            group.links.parted[pair] = (partner, group.durable.places[partner].nonce)
+            partner = sum(pair) - rank
+            nonce = group.durable.places[partner].nonce
+            group.links.parted[pair] = Parting(partner, nonce, before is not None)
             _give_up(group, rank, partner, failing[pair].cause)
             return True
     return False
@@ -176,7 +188,7 @@ def _cannot_go_on(group: GroupState, pair: Pair, cause: str) -> Unrecoverable:
     return Unrecoverable(
         "RankLostError",
         f"{' and '.join(names)} cannot reach each other, no other rank can relay, and "
-        f"a replacement could not either: {cause}",
+        f"replacements could not either: {cause}",
         group.members.progress(),
         pair[1],
     )
