@@ -251,6 +251,16 @@ def _why(links: LinkFailures, durable: Durable, route: Route) -> str:
     return "" if cut is None else cut.cause
 
 
+def failing_rows(links: LinkFailures, durable: Durable) -> list[dict[str, object]]:
+    """The pairs that have failed and are not relayed, for `explain`."""
+    relayed = {(route.a, route.b) for route in links.routes}
+    return [
+        {"ranks": list(pair), "plans": failing.plans, "why": failing.cause}
+        for pair, failing in sorted(_failing_pairs(links, durable).items())
+        if pair not in relayed
+    ]
+
+
 def route_rows(links: LinkFailures, durable: Durable) -> list[dict[str, object]]:
     """The relayed pairs for `status`, as JSON-able values."""
     return [
