@@ -44,6 +44,8 @@ class SimulatedFaultKind(enum.Enum):
     HALF_OPEN = "half-open connection"
     ONE_WAY = "one way silent"
     ONE_WAY_BARRIER = "pair silent one way"
+    HOLE = "pair loses large packets"
+    HOST_HOLE = "worker loses large packets"
     LOSE_WORKERS = "loss of all workers"
     LOSE_ALL = "loss of everything"
     LOSE_ALL_AND_DISK = "loss of everything and the state directory"
@@ -91,8 +93,11 @@ TOTAL = (
     SimulatedFaultKind.LOSE_ALL_AND_DISK,
     SimulatedFaultKind.LOSE_ALL_DAMAGED,
 )
+LOSSY = (SimulatedFaultKind.SILENT_BARRIER, SimulatedFaultKind.HOLE, SimulatedFaultKind.HOST_HOLE)
 DRAWN_ALONE = frozenset(
     {
+        SimulatedFaultKind.HOLE,
+        SimulatedFaultKind.HOST_HOLE,
         SimulatedFaultKind.CUT_SHORT,
         SimulatedFaultKind.CRASH_ALL_BUT_ONE,
         SimulatedFaultKind.TRACKER_DISK_LOST,
@@ -159,6 +164,7 @@ def draw_plan(
     durable: bool = False,
     standby: bool = False,
     disks: bool = False,
+    lossy: bool = False,
 ) -> tuple[SimulatedFault, ...]:
     """The faults of a seed in the order in which they wait.
 
@@ -171,6 +177,7 @@ def draw_plan(
         durable: the job has a store, and goes on when everything is lost.
         standby: a second tracker waits beside the first.
         disks: the tracker of a job with a store loses its journal.
+        lossy: the network loses packets between workers, or large ones.
         one_is_enough: whoever is left has all that a job needs, though all others die at once.
         keeps_numbers: no spare takes a rank, so members know every worker's newest incarnation.
     """
@@ -194,6 +201,8 @@ def draw_plan(
         if one_is_enough or not gentle:
             deaths = (SimulatedFaultKind.CRASH_ALL_BUT_ONE,)
             drawn += _moments(seed, "massacres", span, deaths, ANY + STORED, share=DEADLIEST)
+        if lossy:
+            drawn += _moments(seed, "lossy networks", span, LOSSY, (*ANY, "receiving"))
         if keeps_numbers:
             drawn += _moments(seed, "lost disks", span, DISK, ANY + ENDING, share=DISKS_LOST)
         if durable:
