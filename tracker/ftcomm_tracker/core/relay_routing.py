@@ -178,7 +178,9 @@ def _give_up(group: GroupState, rank: int, partner: int, cause: str) -> None:
     group.send(conn, Refused("EvictedError", reason))
     group.drop(conn, "evicted: others cannot reach it")
     group.note("warning", f"{reason}; the place of worker {name} is free")
-    group.members.empty_since[rank] = group.now
+    # Nobody has come farther since its links began to fail: the limit runs since then.
+    streak = group.links.streak
+    group.members.empty_since[rank] = group.now if streak is None else streak[1]
     if group.epochs.incident is not None:
         group.epochs.incident.note_victim(name)
 
