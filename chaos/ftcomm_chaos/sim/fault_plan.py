@@ -181,19 +181,7 @@ def draw_plan(
         one_is_enough: whoever is left has all that a job needs, though all others die at once.
         keeps_numbers: no spare takes a rank, so members know every worker's newest incarnation.
     """
-    rng = random.Random(f"faults of {seed}")  # noqa: S311 - drawn from the seed
-    excluded = {SimulatedFaultKind.CRASH_TWO} if gentle else set()
-    usual = [kind for kind in SimulatedFaultKind if kind not in excluded | OF_BYTES | DRAWN_ALONE]
-    kinds = [*rng.sample(usual, rng.randint(1, 5)), SimulatedFaultKind.CRASH]
-    if wire:
-        kinds += rng.sample(sorted(OF_BYTES, key=lambda kind: kind.value), rng.randint(1, 4))
-    drawn: list[tuple[int, SimulatedFaultKind, str]] = []
-    while len(drawn) < count:
-        kind = rng.choice(kinds)
-        name = rng.choice(sorted(HOT)) if rng.random() < AIMED else ""
-        drawn.append((rng.randrange(span), kind, name))
-        if rng.random() < BURSTS:
-            drawn += _burst(rng, drawn[-1][0], kinds)
+    drawn = _usual_faults(seed, count, span, gentle=gentle, wire=wire)
     if count:
         # Calls that the user cuts short hurt nobody else, and are no reason to be gentle.
         cut_short = (SimulatedFaultKind.CUT_SHORT,)
@@ -216,6 +204,26 @@ def draw_plan(
         SimulatedFault(number, kind, at_point, name)
         for number, (at_point, kind, name) in enumerate(drawn)
     )
+
+
+def _usual_faults(
+    seed: int, count: int, span: int, *, gentle: bool, wire: bool
+) -> list[tuple[int, SimulatedFaultKind, str]]:
+    """The faults of which a seed draws a few kinds, with those that follow them."""
+    rng = random.Random(f"faults of {seed}")  # noqa: S311 - drawn from the seed
+    excluded = {SimulatedFaultKind.CRASH_TWO} if gentle else set()
+    usual = [kind for kind in SimulatedFaultKind if kind not in excluded | OF_BYTES | DRAWN_ALONE]
+    kinds = [*rng.sample(usual, rng.randint(1, 5)), SimulatedFaultKind.CRASH]
+    if wire:
+        kinds += rng.sample(sorted(OF_BYTES, key=lambda kind: kind.value), rng.randint(1, 4))
+    drawn: list[tuple[int, SimulatedFaultKind, str]] = []
+    while len(drawn) < count:
+        kind = rng.choice(kinds)
+        name = rng.choice(sorted(HOT)) if rng.random() < AIMED else ""
+        drawn.append((rng.randrange(span), kind, name))
+        if rng.random() < BURSTS:
+            drawn += _burst(rng, drawn[-1][0], kinds)
+    return drawn
 
 
 def _moments(

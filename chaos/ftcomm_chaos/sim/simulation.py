@@ -161,7 +161,6 @@ class Simulation:
         self.forgotten_series: set[str] = set()  # of state directories that are lost
         self.restarting: Counter[str] = Counter()
         self.living = self._ports = 0
-        self.standstill = Standstill(self)
         self._start()
 
     def _draw_plan(self, seed: int, *, standby: bool, lossy: bool) -> tuple[SimulatedFault, ...]:
@@ -364,12 +363,13 @@ class Simulation:
         Raises:
             Violation: a rule is broken, or the job does not end.
         """
+        standstill = Standstill(self)
         while not self.is_over:
             try:
                 going = self.world.run_one()
             except Killed:
                 continue
-            self.standstill.check()
+            standstill.check()
             last = self.faults.fired[-1][0] if self.faults.fired else 0.0
             long = self.world.now > last + self.quiet_s or self.world.steps > MAX_STEPS
             if long or not going:

@@ -133,6 +133,12 @@ def test_without_a_third_rank_one_end_is_given_up_and_its_place_is_free() -> Non
     )
 
 
+def test_the_place_of_a_given_up_worker_counts_as_empty_since_its_links_began_to_fail() -> None:
+    """Else a job that stands still would have the whole limit once more."""
+    scenario = given_up()
+    assert scenario.roster.members.empty_since == {1: SETTINGS.detect_within}
+
+
 def test_that_one_is_given_up_is_journalled_before_it_is_told() -> None:
     """Else a tracker that dies in between would have it back, in the place that others gave up."""
     scenario = running(2)
@@ -281,6 +287,18 @@ def test_who_alone_has_completed_something_is_not_given_up() -> None:
         scenario.said(1, report(epoch + 1))
         scenario.said(2, report(epoch + 1, at(-1, 1), runs=(RUN,)))
     assert list(scenario.roster.members.empty_since) == [0]
+
+
+def test_who_keeps_the_others_from_committing_can_be_given_up() -> None:
+    """Without it they have come farther, not less far: they all hold the checkpoint."""
+    scenario = running(2)
+    for epoch in (1, 2):
+        pass_time(scenario, epoch, (1, 2))
+        scenario.said(1, Suspect(epoch, (1,), "reset"))
+        held = {"runs": (RUN, PositionRange(0, 0, 1)), "prelude_length": 1, "committed": 0}
+        scenario.said(1, report(epoch + 1, at(0, 1), tentative=1, digest=b"d" * 16, **held))
+        scenario.said(2, report(epoch + 1, at(0, 1), **held))
+    assert list(scenario.roster.members.empty_since) == [1]
 
 
 def test_where_neither_end_can_be_given_up_the_link_and_the_relay_take_turns() -> None:

@@ -137,7 +137,7 @@ def _part(
     before: Parting | None,
 ) -> bool:
     """These two cannot reach each other in any way: give one up, unless something is lost."""
-    ends = ends_to_give_up(failing, pair)
+    ends: tuple[int, ...] = ends_to_give_up(failing, pair)
     if before is not None:  # who has failed with two processes is the bad end, and goes once
         ends = tuple(end for end in ends if end == before.kept and not before.both)
     for rank in ends:
@@ -160,7 +160,7 @@ def _can_do_without(group: GroupState, rank: int, facts: Facts) -> bool:
     then = plan(members, facts, {**group.epochs.reports, rank: nothing})
     if not isinstance(now, Decided) or not isinstance(then, Decided):
         return False
-    return now.frontier == then.frontier
+    return now.frontier <= then.frontier
 
 
 def _give_up(group: GroupState, rank: int, partner: int, cause: str) -> None:
