@@ -31,6 +31,9 @@ class ByteStream(Protocol):
 class PeerClosed(Exception):  # noqa: N818 - an event at the other end
     """The other side ended the connection."""
 
+    def __init__(self, why: str = "the other end closed the connection") -> None:
+        super().__init__(why)
+
 
 def send_at_once(sock: trio.socket.SocketType) -> None:
     """Let a small message not wait for the receipt of the one before, up to 40 ms.

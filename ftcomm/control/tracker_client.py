@@ -42,7 +42,7 @@ Listen = Callable[[trio.socket.SocketType], Awaitable[None]]
 async def keep_tracker_link(driver: Driver, listen: Listen) -> None:
     """Stay connected to the tracker until this process has no more part in the job."""
     joining_until = time.monotonic() + driver.hub.options.connect_timeout
-    failures = 0
+    failures, left_waiting = 0, False
     silence = Reminder(trio.current_time())
     while not driver.hung_up.is_set():
         reason = "no route to the tracker"
@@ -64,7 +64,7 @@ async def keep_tracker_link(driver: Driver, listen: Listen) -> None:
             if number and left_waiting:
                 break
         if not driver.hub.core.contact.job_id and time.monotonic() >= joining_until:
-            driver.fail(_never_joined(driver, reason))
+            driver.fail(_never_joined(driver, reason, left_waiting=left_waiting))
             return
         if not _waits(driver):
             silence = Reminder(trio.current_time())
@@ -116,8 +116,14 @@ def _say_that_it_waits(driver: Driver, reason: str) -> None:
     )
 
 
-def _never_joined(driver: Driver, reason: str) -> FtcommError:
+def _never_joined(driver: Driver, reason: str, *, left_waiting: bool) -> FtcommError:
     options = driver.hub.options
+    if left_waiting:
+        return TrackerLostError(
+            f"the tracker at {_names(driver)} answered, and did not admit this worker within"
+            f" {options.connect_timeout:.0f} s",
+            remedy="see what it waits for: ftcomm-tracker explain",
+        )
     remedy = "start ftcomm-tracker serve, or correct FTCOMM_TRACKER"
     if all(is_loopback(host) for host, _ in options.routes or ()):
         remedy += ": a loopback address is each machine's own"

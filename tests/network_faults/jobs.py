@@ -31,13 +31,41 @@ with ftcomm.init() as comm:
     first, state = comm.load_checkpoint(default=np.zeros(20_000))
     for step in range(4 * first, 12):
         print("step", step, flush=True)
-        if step in gates and comm.rank == 0:
+        if step in gates and os.environ["FTCOMM_WORKER_ID"] == "0":
             print("gate", step, flush=True)
             sys.stdin.readline()
         x = np.random.default_rng([step, comm.rank]).standard_normal(20_000)
         state = state * 0.5 + comm.allreduce(x)
         state += comm.broadcast(state, root=step % comm.world_size)
         if step % 4 == 3:
+            comm.checkpoint(state)
+print("model", hashlib.sha256(state.tobytes()).hexdigest(), comm.epoch, flush=True)
+"""
+
+
+# Each rank needs a message of each other one, and nothing else for some steps.
+MESSAGES = """
+import hashlib, os, sys
+print("pid", os.getpid(), flush=True)
+import numpy as np
+import ftcomm
+gates = {int(text) for text in sys.argv[1].split(",") if text}
+with ftcomm.init() as comm:
+    first, state = comm.load_checkpoint(default=np.zeros(2_000))
+    others = [rank for rank in range(comm.world_size) if rank != comm.rank]
+    for step in range(8 * first, 16):
+        print("step", step, flush=True)
+        if step in gates and os.environ["FTCOMM_WORKER_ID"] == "0":
+            print("gate", step, flush=True)
+            sys.stdin.readline()
+        x = np.random.default_rng([step, comm.rank]).standard_normal(2_000)
+        for other in others:
+            comm.send(x, other)
+        state = state * 0.5 + x
+        for other in others:
+            state += comm.recv(other)
+        if step % 8 == 7:
+            state = comm.allreduce(state)
             comm.checkpoint(state)
 print("model", hashlib.sha256(state.tobytes()).hexdigest(), comm.epoch, flush=True)
 """
@@ -67,11 +95,14 @@ class Voice:
 class Job:
     """The processes of one job, and what they say."""
 
-    def __init__(self, nursery: trio.Nursery, n: int, folder: Path, gates: Sequence[int]) -> None:
+    def __init__(
+        self, nursery: trio.Nursery, n: int, folder: Path, gates: Sequence[int], script: str
+    ) -> None:
         self.n = n
+        self.script = script
         self.folder = folder
         self.tracker = Voice()
-        self.workers = [Voice() for _ in range(n)]
+        self.workers = [Voice() for _ in range(n + 2)]  # and spares
         self.statuses: list[tuple[str, int]] = []
         self._nursery = nursery
         self._gates = ",".join(map(str, gates))
@@ -102,7 +133,7 @@ class Job:
         command = [*prefix, sys.executable]
         if supervised:
             command += ["-m", "ftcomm_tracker", "supervise", "--", sys.executable]
-        command += ["-c", SCRIPT, self._gates]
+        command += ["-c", self.script, self._gates]
         await self._start(str(worker), command, self.workers[worker], variables)
 
     async def gate(self, step: int) -> None:
@@ -202,22 +233,29 @@ class Process:
 
 
 @contextlib.asynccontextmanager
-async def job(folder: Path, n: int = 3, gates: Sequence[int] = ()) -> AsyncIterator[Job]:
+async def job(
+    folder: Path,
+    n: int = 3,
+    gates: Sequence[int] = (),
+    *,
+    script: str = SCRIPT,
+    patience_s: float = PATIENCE_S,
+) -> AsyncIterator[Job]:
     """A job that is not there any more when the block is left."""
     async with trio.open_nursery() as nursery:
-        made = Job(nursery, n, folder, gates)
+        made = Job(nursery, n, folder, gates, script)
         try:
-            with trio.move_on_after(PATIENCE_S) as scope:
+            with trio.move_on_after(patience_s) as scope:
                 yield made
-            assert not scope.cancelled_caught, f"not done in {PATIENCE_S:g} s\n{made.scenario()}"
+            assert not scope.cancelled_caught, f"not done in {patience_s:g} s\n{made.scenario()}"
         finally:
             await made.clear()
             nursery.cancel_scope.cancel()
 
 
-async def peace(folder: Path, n: int) -> str:
+async def peace(folder: Path, n: int, script: str = SCRIPT) -> str:
     """The model of a run without faults."""
-    async with job(folder, n) as quiet:
+    async with job(folder, n, script=script) as quiet:
         await quiet.serve()
         for worker in range(n):
             await quiet.start(worker)

@@ -54,6 +54,7 @@ PRODUCT_LINES = {
     ],
     "ftcomm_tracker": [
         (20600, "the first bound"),
+        (20690, "bad ends by evidence, lost links in explain"),
         (20730, "workers that advertise loopback to other machines"),
         (20760, "errors of scripts: one on all ranks ends the job, and is shown once"),
         (20900, "grace, start scripts, background processes and standard input of workers"),
@@ -63,7 +64,9 @@ PRODUCT_LINES = {
     "ftcomm_chaos": [
         (15700, "the first bound"),
         (15760, "a loss of everything in each random run; digests in the simulated store"),
+        (15820, "simulated networks that lose packets"),
         (20920, "grace, start scripts, background processes and standard input of workers"),
+        (40820, "dials that end within detect_within"),
         (40900, "facts about processes in one place; a worker that ends with its launcher"),
         (40960, "the digest behind the newest durable checkpoint; close() at exit"),
         (40990, "errors of scripts: their line is told, their traceback stays, none grows"),

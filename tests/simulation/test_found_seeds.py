@@ -2,7 +2,9 @@
 
 import pytest
 
+from ftcomm.protocol.handshake import HANDSHAKE_DEADLINE_S
 from ftcomm_chaos.sim.simulation import Simulation
+from ftcomm_chaos.sim.world import Violation
 
 
 def test_a_process_without_a_plan_does_not_end_the_only_tracker() -> None:
@@ -105,3 +107,18 @@ def test_a_job_that_awaits_its_last_checkpoint_for_long_ends_later() -> None:
 def test_a_process_without_a_plan_follows_another_tracker_of_the_same_generation() -> None:
     """The one that had welcomed it was gone with its directory, and the rebuilt one ended."""
     assert Simulation(572688367984).run().fatal_decision == "JobLostError"
+
+
+@pytest.mark.parametrize(("seed", "end"), [(25, "finished"), (218, "RankLostError")])
+def test_ranks_that_wait_for_messages_of_a_silent_pair_go_on_or_raise(
+    seed: int, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dial took four times 5 s, whatever `detect_within` was: a plan had lasted by then.
+
+    So the pair was taken for repaired, and the job stood for ever.
+    """
+    assert Simulation(seed, messages=True, lossy=True).run().fatal_decision == end
+    slow = Simulation(seed, messages=True, lossy=True)
+    monkeypatch.setattr(slow, "dial_s", 4 * HANDSHAKE_DEADLINE_S + 0.3)
+    with pytest.raises(Violation, match="no rank goes on or raises"):
+        slow.run()

@@ -30,6 +30,14 @@ def test_each_message_is_received_once_and_in_order_whoever_is_lost(seeds: range
     assert seen["messages missed"] > len(seeds) // 40  # a link came to one not copied yet
 
 
+@pytest.mark.parametrize("seeds", [range(60), pytest.param(range(60, 300), marks=pytest.mark.slow)])
+def test_a_network_that_loses_packets_stops_no_group_for_ever(seeds: range) -> None:
+    """Pairs fall silent under open links of messages, and large packets vanish (rule R12)."""
+    seen = run_all(seeds, lossy=True)
+    assert seen["finished"] > len(seeds) // 2
+    assert seen["messages"] > 6 * len(seeds)
+
+
 @pytest.mark.slow
 def test_so_it_is_with_inputs_of_each_rank_stores_and_spares() -> None:
     assert run_all(range(20), contributed=True)["finished"] > 8

@@ -101,6 +101,8 @@ class Faults:
             kinds.BARRIER: partial(self._put_up, PathLoss.REFUSED),
             kinds.SILENT_BARRIER: partial(self._put_up, PathLoss.SILENT),
             kinds.ONE_WAY_BARRIER: partial(self._put_up, PathLoss.ONE_WAY),
+            kinds.HOLE: partial(self._put_up, PathLoss.LARGE),
+            kinds.HOST_HOLE: self._put_up_hole,
             kinds.CUT_CONTROL: lambda process, _: self._cut_control(process),
             kinds.CUT_SHORT: lambda process, _: self._cut_short(process),
             kinds.PAUSE: lambda process, rng: self._stop(process, rng.uniform(0.05, 0.95)),
@@ -171,6 +173,17 @@ class Faults:
             self.barred = names
         else:
             self.sim.world.after(rng.uniform(0.1, 8.0), network.barriers.take_down, names)
+
+    def _put_up_hole(self, process: "SimulatedProcess", rng: random.Random) -> None:
+        """Between this worker and all others, for a while: the ends are told apart by it alone."""
+        barriers = self.sim.network.barriers
+        others = [name for name in self.sim.worker_ids if name != process.worker_id]
+        if barriers.standing:
+            return
+        lasting_s = rng.uniform(0.1, 30.0)
+        for names in (frozenset((process.worker_id, other)) for other in others):
+            self.sim.network.put_up(names, PathLoss.LARGE)
+            self.sim.world.after(lasting_s, barriers.take_down, names)
 
     @staticmethod
     def _cut_control(process: "SimulatedProcess") -> None:

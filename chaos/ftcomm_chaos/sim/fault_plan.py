@@ -44,6 +44,8 @@ class SimulatedFaultKind(enum.Enum):
     HALF_OPEN = "half-open connection"
     ONE_WAY = "one way silent"
     ONE_WAY_BARRIER = "pair silent one way"
+    HOLE = "pair loses large packets"
+    HOST_HOLE = "worker loses large packets"
     LOSE_WORKERS = "loss of all workers"
     LOSE_ALL = "loss of everything"
     LOSE_ALL_AND_DISK = "loss of everything and the state directory"
@@ -91,8 +93,11 @@ TOTAL = (
     SimulatedFaultKind.LOSE_ALL_AND_DISK,
     SimulatedFaultKind.LOSE_ALL_DAMAGED,
 )
+LOSSY = (SimulatedFaultKind.SILENT_BARRIER, SimulatedFaultKind.HOLE, SimulatedFaultKind.HOST_HOLE)
 DRAWN_ALONE = frozenset(
     {
+        SimulatedFaultKind.HOLE,
+        SimulatedFaultKind.HOST_HOLE,
         SimulatedFaultKind.CUT_SHORT,
         SimulatedFaultKind.CRASH_ALL_BUT_ONE,
         SimulatedFaultKind.TRACKER_DISK_LOST,
@@ -159,6 +164,7 @@ def draw_plan(
     durable: bool = False,
     standby: bool = False,
     disks: bool = False,
+    lossy: bool = False,
 ) -> tuple[SimulatedFault, ...]:
     """The faults of a seed in the order in which they wait.
 
@@ -171,22 +177,11 @@ def draw_plan(
         durable: the job has a store, and goes on when everything is lost.
         standby: a second tracker waits beside the first.
         disks: the tracker of a job with a store loses its journal.
+        lossy: the network loses packets between workers, or large ones.
         one_is_enough: whoever is left has all that a job needs, though all others die at once.
         keeps_numbers: no spare takes a rank, so members know every worker's newest incarnation.
     """
-    rng = random.Random(f"faults of {seed}")  # noqa: S311 - drawn from the seed
-    excluded = {SimulatedFaultKind.CRASH_TWO} if gentle else set()
-    usual = [kind for kind in SimulatedFaultKind if kind not in excluded | OF_BYTES | DRAWN_ALONE]
-    kinds = [*rng.sample(usual, rng.randint(1, 5)), SimulatedFaultKind.CRASH]
-    if wire:
-        kinds += rng.sample(sorted(OF_BYTES, key=lambda kind: kind.value), rng.randint(1, 4))
-    drawn: list[tuple[int, SimulatedFaultKind, str]] = []
-    while len(drawn) < count:
-        kind = rng.choice(kinds)
-        name = rng.choice(sorted(HOT)) if rng.random() < AIMED else ""
-        drawn.append((rng.randrange(span), kind, name))
-        if rng.random() < BURSTS:
-            drawn += _burst(rng, drawn[-1][0], kinds)
+    drawn = _usual_faults(seed, count, span, gentle=gentle, wire=wire)
     if count:
         # Calls that the user cuts short hurt nobody else, and are no reason to be gentle.
         cut_short = (SimulatedFaultKind.CUT_SHORT,)
@@ -194,6 +189,8 @@ def draw_plan(
         if one_is_enough or not gentle:
             deaths = (SimulatedFaultKind.CRASH_ALL_BUT_ONE,)
             drawn += _moments(seed, "massacres", span, deaths, ANY + STORED, share=DEADLIEST)
+        if lossy:
+            drawn += _moments(seed, "lossy networks", span, LOSSY, (*ANY, "receiving"))
         if keeps_numbers:
             drawn += _moments(seed, "lost disks", span, DISK, ANY + ENDING, share=DISKS_LOST)
         if durable:
@@ -207,6 +204,26 @@ def draw_plan(
         SimulatedFault(number, kind, at_point, name)
         for number, (at_point, kind, name) in enumerate(drawn)
     )
+
+
+def _usual_faults(
+    seed: int, count: int, span: int, *, gentle: bool, wire: bool
+) -> list[tuple[int, SimulatedFaultKind, str]]:
+    """The faults of which a seed draws a few kinds, with those that follow them."""
+    rng = random.Random(f"faults of {seed}")  # noqa: S311 - drawn from the seed
+    excluded = {SimulatedFaultKind.CRASH_TWO} if gentle else set()
+    usual = [kind for kind in SimulatedFaultKind if kind not in excluded | OF_BYTES | DRAWN_ALONE]
+    kinds = [*rng.sample(usual, rng.randint(1, 5)), SimulatedFaultKind.CRASH]
+    if wire:
+        kinds += rng.sample(sorted(OF_BYTES, key=lambda kind: kind.value), rng.randint(1, 4))
+    drawn: list[tuple[int, SimulatedFaultKind, str]] = []
+    while len(drawn) < count:
+        kind = rng.choice(kinds)
+        name = rng.choice(sorted(HOT)) if rng.random() < AIMED else ""
+        drawn.append((rng.randrange(span), kind, name))
+        if rng.random() < BURSTS:
+            drawn += _burst(rng, drawn[-1][0], kinds)
+    return drawn
 
 
 def _moments(

@@ -16,6 +16,7 @@ class PathLoss(enum.Enum):
     REFUSED = "refused"
     SILENT = "silent"  # it connects, and then nothing comes
     ONE_WAY = "one way"  # nothing comes from the one whose name is the first
+    LARGE = "large"  # it connects, and small packets pass; nothing behind a large one comes
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,4 +65,6 @@ class Partitions:
             return process
         if hops[1] is PathLoss.REFUSED:
             return via
-        return NetworkPath(via, PathLoss.SILENT if any(hops) else None)
+        lost = {hop for hop in hops if hop is not None}
+        hurdle = PathLoss.LARGE if lost == {PathLoss.LARGE} else PathLoss.SILENT
+        return NetworkPath(via, hurdle if lost else None)

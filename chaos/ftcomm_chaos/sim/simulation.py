@@ -43,6 +43,44 @@ class SimulationOutcome:
     counters: Counter[str]
 
 
+class Standstill:
+    """Watches that a rank goes on, or that one raises: no wait of a whole group is without end.
+
+    What keeps a group from going on otherwise has limits of its own, and is left to `quiet_s`: an
+    empty place, a tracker that is away, a store.
+    """
+
+    def __init__(self, sim: "Simulation") -> None:
+        self._sim = sim
+        self._seen: object = None
+        self._since = self._due = 0.0
+
+    def check(self) -> None:
+        """Look, a few times in `detect_within`.
+
+        Raises:
+            Violation: all are there, and nothing has moved for too long.
+        """
+        sim, now = self._sim, self._sim.world.now
+        if now < self._due:
+            return
+        self._due = now + sim.settings.detect_within / 4
+        processes, tracker = sim.current_processes(), sim.tracker
+        seen = (
+            [process.core.progress.position for process in processes],
+            [process.port for process in processes],
+            [process.paused_until for process in processes],
+            sim.counters["messages"],
+            len(sim.faults.fired),
+        )
+        is_here = tracker.up and not tracker.roster.members.empty_since
+        if seen != self._seen or not is_here or sim.store is not None:
+            self._seen, self._since = seen, now
+        limit_s = sim.settings.replace_within + 2 * sim.settings.detect_within
+        if now > self._since + limit_s:
+            raise Violation(f"no rank goes on or raises for {limit_s:g} s; {sim.pending()}")
+
+
 class Simulation:
     """All processes of one job, and the world around them.
 
@@ -58,6 +96,10 @@ class Simulation:
         copied: half of the calls keep each rank's result at other ranks (R20).
         messages: ranks send each other messages (R21).
         disks: the tracker of a job with a store loses its journal, and the members live.
+        lossy: the network loses packets, or large ones, between workers.
+
+    Attributes:
+        dial_s: seconds after which a dial has failed on which nothing comes.
     """
 
     def __init__(
@@ -74,11 +116,13 @@ class Simulation:
         copied: bool = False,
         messages: bool = False,
         disks: bool = False,
+        lossy: bool = False,
     ) -> None:
         self.world = World(seed, tracing=tracing)
         script = random.Random(f"script of {seed}")  # noqa: S311 - drawn from the seed
         self.conditions = draw_conditions(seed, faulty=faulty, durable=durable, spares=spares)
         self.world_size, self.settings = self.conditions.world_size, self.conditions.settings
+        self.dial_s = self.settings.detect_within
         self.program = Program(
             script,
             self.world_size,
@@ -108,7 +152,7 @@ class Simulation:
         self.worker_ids = [f"w{rank}" for rank in range(self.world_size)]
         self.spare_ids = [f"s{number}" for number in range(self.conditions.spares)]
         self.worker_ids += self.spare_ids
-        self.plan = self._draw_plan(seed, standby=standby)
+        self.plan = self._draw_plan(seed, standby=standby, lossy=lossy)
         self.faults = Faults(self, tuple(p for p in self.plan if only is None or p.number in only))
         self.standby = standby and self.store is not None
         self.leader_checks = LeaderChecks(self)
@@ -119,7 +163,7 @@ class Simulation:
         self.living = self._ports = 0
         self._start()
 
-    def _draw_plan(self, seed: int, *, standby: bool) -> tuple[SimulatedFault, ...]:
+    def _draw_plan(self, seed: int, *, standby: bool, lossy: bool) -> tuple[SimulatedFault, ...]:
         return draw_plan(
             seed,
             count=self.conditions.faults,
@@ -131,6 +175,7 @@ class Simulation:
             durable=self.conditions.durable,
             standby=standby and self.conditions.durable,
             disks=self.disks,
+            lossy=lossy,
         )
 
     def _start(self) -> None:
@@ -318,11 +363,13 @@ class Simulation:
         Raises:
             Violation: a rule is broken, or the job does not end.
         """
+        standstill = Standstill(self)
         while not self.is_over:
             try:
                 going = self.world.run_one()
             except Killed:
                 continue
+            standstill.check()
             last = self.faults.fired[-1][0] if self.faults.fired else 0.0
             long = self.world.now > last + self.quiet_s or self.world.steps > MAX_STEPS
             if long or not going:

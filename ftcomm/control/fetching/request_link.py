@@ -5,6 +5,7 @@ Both sides are tasks of control threads, so that a rank answers while its user c
 """
 
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Iterator
 from typing import TypeVar
 
@@ -14,7 +15,7 @@ from ftcomm.control.driver import Driver
 from ftcomm.control.idle_timeout import IdleTimeoutStream
 from ftcomm.control.links.checksums import checked_stream
 from ftcomm.control.links.dial import BROKEN
-from ftcomm.control.links.manager import open_peer
+from ftcomm.control.links.manager import open_peer, patiently
 from ftcomm.control.message_stream import ByteStream, receive_message
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.handshake import DataContext
@@ -29,13 +30,14 @@ async def request_link(
 ) -> AsyncIterator[ByteStream]:
     """Open a link to `rank`, for one request; closed behind the body.
 
-    Only silence ends it early: a slow link may be as slow as it is.
+    Only silence ends it early, and no connection within `detect_within`: a slow link may be as
+    slow as it is.
 
     Raises:
         RelayLost: a relay on the way is gone; `rank` itself is not to blame.
         OSError, ProtocolError, trio.TooSlowError: `rank` cannot be reached; see `BROKEN`.
     """
-    sock = await open_peer(driver, epoch, rank, role)
+    sock = await patiently(driver, functools.partial(open_peer, driver, epoch, rank, role))
     with sock, driver.hub.kept_from_children(sock):
         patient = IdleTimeoutStream(sock, driver.hub.settings.detect_within)
         yield checked_stream(driver.hub, patient, rank)

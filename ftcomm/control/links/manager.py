@@ -300,7 +300,7 @@ async def open_message_link(driver: Driver, epoch: int, rank: int) -> Link:
 
     It is TCP within a host too: a Unix socket has a buffer of one size, and one of TCP grows.
     """
-    conns = await _patiently(functools.partial(_open_for_messages, driver, epoch, rank))
+    conns = await patiently(driver, functools.partial(_open_for_messages, driver, epoch, rank))
     return Opened(conns).as_link(driver.hub, rank)
 
 
@@ -355,18 +355,27 @@ async def _dial(driver: Driver, epoch: int, rank: int, busy: set[tuple[int, int]
 async def _dial_patiently(driver: Driver, epoch: int, rank: int) -> None:
     driver.hub.fault("linking")
     try:
-        opened = await _patiently(functools.partial(open_link, driver, epoch, rank))
+        opened = await patiently(driver, functools.partial(open_link, driver, epoch, rank))
     except BROKEN as error:
         driver.apply(link_down(epoch, rank, error))
         return
     hand_over(driver, opened, epoch, rank)
 
 
-async def _patiently(dial: Callable[[], Awaitable[T]]) -> T:
-    """Dial again, with jitter, where that fails; raise the last error."""
-    for failures in range(1, LINK_ATTEMPTS):
-        try:
-            return await dial()
-        except BROKEN:
-            await trio.sleep(LINK_BACKOFF.delay_s(failures, random.random()))  # noqa: S311 - jitter
-    return await dial()
+async def patiently(driver: Driver, dial: Callable[[], Awaitable[T]]) -> T:
+    """Dial, and again with jitter where that fails, for `detect_within` in all.
+
+    Raises:
+        RelayLost, OSError, trio.TooSlowError, FtcommError: the last attempt's; see `BROKEN`.
+    """
+    limit_s = driver.hub.settings.detect_within
+    lost: Exception = trio.TooSlowError(f"no connection within {limit_s:g} s")
+    with trio.move_on_after(limit_s):
+        for failures in range(1, LINK_ATTEMPTS + 1):
+            try:
+                return await dial()
+            except BROKEN as error:
+                lost = error
+            if failures < LINK_ATTEMPTS:
+                await trio.sleep(LINK_BACKOFF.delay_s(failures, random.random()))  # noqa: S311 - jitter
+    raise lost

@@ -20,8 +20,8 @@ from ftcomm.protocol.link_messages import Relayed
 from ftcomm.recovery.events import LinkDown
 
 PIECE_BYTES = 256 * 1024  # in each direction; what is not taken yet stays with its sender
-# The relay's own attempt to connect: shorter than the dialler's patience, so that it hears why.
-ONWARD_DEADLINE_S = HANDSHAKE_DEADLINE_S * 0.8
+# Of the dialler's patience, for each of the two ways: it is to know which of them ends nowhere.
+HOP_SHARE = 0.8
 
 
 # --- the dialling end -------------------------------------------------------------------------
@@ -35,8 +35,10 @@ async def open_through(driver: Driver, epoch: int, rank: int, via: int) -> trio.
         ProtocolError: `via` cannot reach `rank`; the text says why.
         OSError, PeerClosed, trio.TooSlowError: the relay broke off.
     """
+    left_s = trio.current_effective_deadline() - trio.current_time()
     try:
-        sock = await open_direct(driver, epoch, via, "relay", to_rank=rank)
+        with trio.fail_after(HOP_SHARE * left_s):
+            sock = await open_direct(driver, epoch, via, "relay", to_rank=rank)
     except BROKEN as error:
         raise RelayLost(via, describe(error)) from error
     try:
@@ -71,8 +73,9 @@ async def serve_relay(driver: Driver, sock: trio.socket.SocketType, context: Dat
 
 async def _relay(driver: Driver, sock: trio.socket.SocketType, context: DataContext) -> None:
     target = context.to_rank
+    patience_s = min(HANDSHAKE_DEADLINE_S, driver.hub.settings.detect_within)
     try:
-        onward = await connect(driver, target, deadline_s=ONWARD_DEADLINE_S)
+        onward = await connect(driver, target, deadline_s=HOP_SHARE * patience_s)
     except BROKEN as error:
         cause = describe(error)
         await send_message(sock, Relayed(cause))

@@ -565,8 +565,8 @@ ITEM = item_of(1, value_of(1.0))
 @pytest.mark.parametrize(
     ("sent", "cause"),
     [
-        (b"", "PeerClosed"),
-        (ITEM[:-1], "PeerClosed"),
+        (b"", "the other end closed the connection"),
+        (ITEM[:-1], "the other end closed the connection"),
         (encode(FetchEnd()), "expected a message, got FetchEnd"),
         (item_of(1, value_of(1.0), nbytes=9), r"announced as float64\[1\]"),
         (item_of(1, value_of(1.0), nbytes=8 << 36, shape=(1 << 36,)), "of 549755813888 bytes"),

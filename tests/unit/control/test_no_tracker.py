@@ -16,6 +16,7 @@ from ftcomm.control import tracker_client
 from ftcomm.control.message_stream import PeerClosed
 from ftcomm.control.tracker_client import keep_tracker_link
 from ftcomm.diagnostics.logs import JobLogger, LogContext
+from ftcomm.errors import FtcommError
 from ftcomm.protocol.codec import encode
 from ftcomm.protocol.messages import Refused
 from ftcomm.recovery.events import Received
@@ -65,6 +66,27 @@ async def test_a_worker_that_waits_says_so_after_seconds_and_each_minute(
     assert caplog.messages == ([line] * 3 if said else [])
 
 
+async def test_a_worker_that_a_tracker_keeps_waiting_does_not_say_that_none_answered(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one without its journal, which awaits the member that this process replaces."""
+    driver = driver_of("", needs_tracker=True)
+    driver.hub.options = WorkerOptions(routes=ROUTES, connect_timeout=0)
+    failures: list[FtcommError] = []
+
+    async def keep_waiting(*_: object) -> NoReturn:
+        driver.hub.core.contact.attached = True
+        raise trio.TooSlowError("the tracker does not answer heartbeats")
+
+    driver.fail = failures.append
+    monkeypatch.setattr(tracker_client, "_one_connection", keep_waiting)
+    await keep_tracker_link(driver, refuse)
+    assert str(failures[0]) == (
+        "the tracker at tracker:4711 answered, and did not admit this worker within 0 s"
+        " - see what it waits for: ftcomm-tracker explain"
+    )
+
+
 async def test_a_tracker_that_comes_and_goes_is_dialled_soon_after_each_outage(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,7 +125,9 @@ async def test_of_several_trackers_one_that_gives_the_job_up_is_left(
         with pytest.raises(PeerClosed) as raised:
             await tracker_client._read(driver, near)
     left = ("this tracker has no journal", [])
-    assert (str(raised.value), heard) == (left if goes_on else ("", [Received(refused)]))
+    assert (str(raised.value), heard) == (
+        left if goes_on else (str(PeerClosed()), [Received(refused)])
+    )
 
 
 @pytest.mark.parametrize("host", ["tracker", "127.0.1.1"])

@@ -248,12 +248,12 @@ async def test_a_part_that_is_gone_ends_the_job_and_names_its_rank(
 @pytest.mark.parametrize(
     ("answer", "cause"),
     [
-        (b"", "PeerClosed"),
+        (b"", "the other end closed"),
         (encode(PartItem(OTHER, FLOAT, (2, 2), 32)) + ROWS.tobytes(), "a part of another call"),
         (encode(PartItem(CALL, FLOAT, (1 << 36,), 8 << 36)), "a result of 549755813888 bytes"),
         (encode(PartItem(CALL, FLOAT, (2, 2), 24)) + bytes(24), r"announced as float64\[2, 2\]"),
         (encode(FetchItem("result", at(0, 0), CALL, FLOAT, (2,), 16)), "got FetchItem"),
-        (ITEM + bytes(31), "PeerClosed"),
+        (ITEM + bytes(31), "the other end closed"),
     ],
     ids=["nothing", "other call", "too large", "sizes", "other message", "cut"],
 )

@@ -47,6 +47,7 @@ from ftcomm_tracker.core.events import (
     Said,
 )
 from ftcomm_tracker.core.mismatch_inquiry import ANSWER_WITHIN_S
+from ftcomm_tracker.core.relay_routing import REPAIRED_AFTER
 from ftcomm_tracker.core.roster import JobState
 from tests.unit.tracker.roster_scenario import (
     SETTINGS,
@@ -201,6 +202,40 @@ def test_links_that_keep_failing_end_the_job_though_each_recovery_takes_long() -
     assert [v.error for v in verdicts] == ["RankLostError"] * 2
     epoch_s = recovery_s + SETTINGS.detect_within  # in the first one the job goes on
     assert scenario.now <= SETTINGS.replace_within + 2 * epoch_s
+
+
+def test_links_that_fail_before_a_plan_has_lasted_end_the_job_however_slowly() -> None:
+    scenario = running()
+    each_s = (REPAIRED_AFTER - 1) * SETTINGS.detect_within
+    for epoch in range(1, 10):
+        wait(scenario, epoch, each_s)
+        scenario.said(1, Suspect(epoch, (1,), "cannot connect"))
+        report_halves(scenario, epoch + 1)
+    verdict = scenario.roster.durable.fatal_decision
+    assert verdict is not None
+    assert (verdict.error, "links keep failing" in verdict.cause) == ("RankLostError", True)
+
+
+def test_links_that_fail_in_plans_that_have_lasted_end_no_job() -> None:
+    """Such as those of an idle network, while a rank computes for an hour."""
+    scenario = running()
+    for epoch in range(1, 10):
+        wait(scenario, epoch, (REPAIRED_AFTER + 1) * SETTINGS.detect_within)
+        scenario.said(1, Suspect(epoch, (1,), "reset"))
+        report_halves(scenario, epoch + 1)
+        for conn in (1, 2):
+            scenario.said(conn, Fetched(epoch + 1))
+    assert scenario.now > SETTINGS.replace_within
+    assert scenario.roster.state is JobState.RUNNING
+
+
+def wait(scenario: ScenarioRun, epoch: int, seconds: float) -> None:
+    """Both ranks send heartbeats for so long, and the links' time passes a little later."""
+    for _ in range(round(4 * seconds / SETTINGS.detect_within)):
+        scenario.now += SETTINGS.detect_within / 4
+        for conn in (1, 2):
+            scenario.said(conn, Heartbeat(epoch, epoch, START))
+    scenario.now += SETTINGS.detect_within / 5
 
 
 def test_a_new_process_is_not_charged_with_the_links_of_the_one_before_it() -> None:

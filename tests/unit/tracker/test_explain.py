@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ftcomm.protocol.field_types import MAX_CONTROL_FRAME
-from ftcomm.protocol.messages import Blocked, Closed, Heartbeat, Resumed
+from ftcomm.protocol.messages import Blocked, Closed, Heartbeat, Resumed, Suspect
 from ftcomm.protocol.signature import Kind, OpCode, Signature
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.events import ConnectionLost, Death, GivenUp, StopAsked
@@ -164,9 +164,11 @@ def test_everyone_waits_for_everyone(ms: int, kind: str) -> None:
     assert kinds(scenario) == [(kind, True)]
 
 
-def in_a_receive(scenario: ScenarioRun, rank: int, source: int, ms: int = 6000) -> None:
+def in_a_receive(
+    scenario: ScenarioRun, rank: int, source: int, ms: int = 6000, epoch: int = 1
+) -> None:
     receive = Blocked(Signature(Kind.RECV, root=source).encode(), "train.py:9", (source,), ms)
-    scenario.said(rank + 1, Heartbeat(1, 1, at(0, 4), receive))
+    scenario.said(rank + 1, Heartbeat(1, epoch, at(0, 4), receive))
 
 
 def test_ranks_that_wait_for_each_others_messages_are_named() -> None:
@@ -187,6 +189,20 @@ def test_ranks_that_wait_for_each_others_messages_are_named() -> None:
     ]
 
 
+def test_ranks_that_wait_across_a_lost_link_do_not_blame_the_script() -> None:
+    scenario = running(3)
+    scenario.said(1, Suspect(1, (2,), "cannot connect: no connection within 5 s"))
+    for conn in (1, 2, 3):
+        scenario.said(conn, report(2))
+    for rank, source in ((0, 2), (2, 0), (1, 0)):
+        in_a_receive(scenario, rank, source, epoch=2)
+    assert kinds(scenario) == [("lost_link", True)]
+    assert sentences(scenario)[:2] == [
+        "ranks 0 and 2 cannot reach each other, and one of them waits for the other.",
+        "  - in 1 plan: cannot connect: no connection within 5 s",
+    ]
+
+
 def test_ranks_that_have_just_begun_to_wait_are_no_cycle() -> None:
     scenario = running(2)
     in_a_receive(scenario, 0, 1, ms=300)
@@ -204,7 +220,7 @@ def test_a_silent_link_whose_epoch_is_held_back() -> None:
             scenario.said(rank + 1, beat)
         for conn in (1, 2):
             scenario.said(conn, report(2, at(0, 4)))
-    assert kinds(scenario) == [("silent_link", True)]
+    assert kinds(scenario) == [("lost_link", True)]
 
 
 def test_a_stopped_process_is_suspected() -> None:

@@ -73,6 +73,15 @@ def test_a_relayed_pair_stays_relayed_however_long_the_plan_lasts() -> None:
     assert pairs.of_incarnations(PROCESSES)[0, 1].spoilt == ()
 
 
+def test_a_plan_that_lasted_shows_nothing_of_a_pair_that_waits_and_nobody_is_stuck() -> None:
+    pairs = Pairs()
+    fail(pairs, 1)
+    pairs.forget_repaired(2, {(0, 1)})
+    fail(pairs, 2)
+    assert unreachable(pairs) == [(0, 1)]
+    assert not pairs.of_incarnations(PROCESSES)[0, 1].is_stuck
+
+
 def test_only_failures_of_the_same_two_processes_count() -> None:
     pairs = Pairs()
     fail(pairs, 1)
@@ -183,6 +192,19 @@ def test_who_fails_with_most_others_is_given_up_else_the_higher_rank() -> None:
     assert ends_to_give_up({(0, 1): failing()}, (0, 1)) == (1, 0)
     several = {(0, 1): failing(), (0, 2): failing(1)}
     assert ends_to_give_up(several, (0, 1)) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param({(0, 3): failing(4, (2,)), (1, 3): failing(4)}, id="to a relay"),
+        pytest.param({(2, 3): failing(3, (0,))}, id="as a relay"),
+    ],
+)
+def test_of_two_ends_the_one_with_more_doubtful_hops_is_given_up(
+    other: dict[tuple[int, int], Failing],
+) -> None:
+    assert ends_to_give_up({(0, 1): failing(), **other}, (0, 1)) == (0, 1)
 
 
 def test_a_plan_has_room_for_so_many_relays(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,7 +175,11 @@ def test_without_a_member_it_answers_all_that_wait_and_ends() -> None:
     scenario.tick(50.0)
     assert scenario.roster.next_deadline() == 70.0
     told, error = given_up(scenario.tick(70.0))
-    why = "this tracker has no journal of the job: worker w2 of job old has not come, after 60 s"
+    assert scenario.roster.snapshot(50.0)["rebuild"]["here"] == ["w0", "w1", "w2 (a new process)"]
+    why = (
+        "this tracker has no journal of the job: worker w2 (its earlier process) of job old has not"
+        " come, after 60 s"
+    )
     assert told == dict.fromkeys((1, 2, 9), Refused("TrackerLostError", why))
     assert str(error) == f"{why} - start the tracker without --rebuild, and all workers anew"
     assert (scenario.roster.state, scenario.roster.next_deadline()) == (JobState.OVER, None)

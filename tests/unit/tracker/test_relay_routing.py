@@ -106,6 +106,18 @@ def test_a_link_that_works_for_a_while_between_two_failures_is_not_relayed() -> 
     assert [plan.routes for plan in fails(scenario, 2, (1, 2, 3))] == [()] * 3
 
 
+def test_a_link_that_an_end_waits_for_all_the_while_has_not_been_shown_to_work() -> None:
+    """Rank 1 computes; rank 0 waits for it, and would not be told that the link carries nothing."""
+    scenario = running(3)
+    fails(scenario, 1, (1, 2, 3))
+    for share in range(1, 2 * REPAIRED_AFTER + 1):
+        scenario.now += SETTINGS.detect_within / 2
+        scenario.said(1, blocked(2, 0, 1, ms=share * LONG_MS // 2))
+        scenario.said(2, Heartbeat(1, 2, START))
+        scenario.said(3, Heartbeat(1, 2, START))
+    assert [plan.routes for plan in fails(scenario, 2, (1, 2, 3))] == [(Route(0, 1, 2),)] * 3
+
+
 def test_without_a_third_rank_one_end_is_given_up_and_its_place_is_free() -> None:
     scenario = running(2)
     fails(scenario, 1, (1, 2))
@@ -119,6 +131,12 @@ def test_without_a_third_rank_one_end_is_given_up_and_its_place_is_free() -> Non
         JobState.COLLECTING,
         [1],
     )
+
+
+def test_the_place_of_a_given_up_worker_counts_as_empty_since_its_links_began_to_fail() -> None:
+    """Else a job that stands still would have the whole limit once more."""
+    scenario = given_up()
+    assert scenario.roster.members.empty_since == {1: SETTINGS.detect_within}
 
 
 def test_that_one_is_given_up_is_journalled_before_it_is_told() -> None:
@@ -174,17 +192,66 @@ def test_a_spare_takes_the_place_of_a_given_up_worker() -> None:
     assert [plan.epoch for plan in plans(scenario, 3, (9,))] == [3, 3]
 
 
-def test_if_the_replacement_cannot_reach_the_partner_either_both_are_named_to_all() -> None:
+def fail_twice(scenario: ScenarioRun, epoch: int, conns: tuple[int, ...]) -> None:
+    """Ranks 0 and 1, of a plan to come, cannot reach each other in two plans."""
+    plans(scenario, epoch, conns)
+    fails(scenario, epoch, conns)
+    fails(scenario, epoch + 1, conns)
+
+
+def test_a_partner_that_fails_with_two_processes_is_given_up_itself() -> None:
     scenario = given_up()
     scenario.joined(4, hello("w1", "b"))
-    plans(scenario, 3, (1, 4))
-    fails(scenario, 3, (1, 4))
-    pass_time(scenario, 4, (1, 4))
-    scenario.said(1, Suspect(4, (1,), "cannot connect: timed out"))
-    scenario.said(1, report(5))
-    verdicts = [message for _, message in scenario.said(4, report(5))]
+    fail_twice(scenario, 3, (1, 4))
+    assert (scenario.roster.state, list(scenario.roster.members.empty_since)) == (
+        JobState.COLLECTING,
+        [0],
+    )
+    scenario.joined(5, hello("w0", "b"))
+    assert [plan.epoch for plan in plans(scenario, 5, (4, 5))] == [5, 5]
+
+
+def test_if_new_processes_of_both_cannot_reach_each_other_they_are_named_to_all() -> None:
+    scenario = given_up()
+    scenario.joined(4, hello("w1", "b"))
+    fail_twice(scenario, 3, (1, 4))
+    scenario.joined(5, hello("w0", "b"))
+    plans(scenario, 5, (5, 4))
+    fails(scenario, 5, (5, 4))
+    pass_time(scenario, 6, (5, 4))
+    scenario.said(5, Suspect(6, (1,), "cannot connect: timed out"))
+    scenario.said(5, report(7))
+    verdicts = [message for _, message in scenario.said(4, report(7))]
     assert [isinstance(v, FatalDecision) and v.error for v in verdicts] == ["RankLostError"] * 2
     assert "worker w0 (rank 0) and worker w1 (rank 1) cannot reach each other" in verdicts[0].cause
+
+
+def test_a_partner_that_alone_has_completed_something_is_not_given_up_later_either() -> None:
+    scenario = given_up()
+    scenario.joined(4, hello("w1", "b"))
+    for epoch in (3, 4, 5):
+        scenario.said(1, report(epoch, at(-1, 1), runs=(RUN,)))
+        sent = scenario.said(4, report(epoch))
+        scenario.said(4, Suspect(epoch, (0,), "reset"))
+        pass_time(scenario, epoch, (1, 4), position=START)
+    verdicts = [message for _, message in sent if isinstance(message, FatalDecision)]
+    assert [verdict.error for verdict in verdicts] == ["RankLostError"] * 2
+
+
+def test_the_death_of_a_relay_is_no_failure_of_the_pair() -> None:
+    """Both ends say that they have lost each other before the tracker hears of the death."""
+    scenario = running(3)
+    for epoch in (1, 2):
+        fails(scenario, epoch, (1, 2, 3))
+    for epoch in (3, 4):
+        relay = epoch  # its connection
+        pass_time(scenario, epoch, (1, 2, relay))
+        for conn, other in ((1, 1), (2, 0)):
+            scenario.said(conn, Suspect(epoch, (other,), "the other end closed the connection"))
+        scenario.tell(ConnLost(relay, "its connection ended"))
+        scenario.joined(relay + 1, hello("w2", f"{relay}"))
+        routes = [plan.routes for plan in plans(scenario, epoch + 1, (1, 2, relay + 1))]
+        assert routes == [(Route(0, 1, 2),)] * 3
 
 
 def test_nobody_is_given_up_while_the_job_goes_on() -> None:
@@ -220,6 +287,18 @@ def test_who_alone_has_completed_something_is_not_given_up() -> None:
         scenario.said(1, report(epoch + 1))
         scenario.said(2, report(epoch + 1, at(-1, 1), runs=(RUN,)))
     assert list(scenario.roster.members.empty_since) == [0]
+
+
+def test_who_keeps_the_others_from_committing_can_be_given_up() -> None:
+    """Without it they have come farther, not less far: they all hold the checkpoint."""
+    scenario = running(2)
+    for epoch in (1, 2):
+        pass_time(scenario, epoch, (1, 2))
+        scenario.said(1, Suspect(epoch, (1,), "reset"))
+        held = {"runs": (RUN, PositionRange(0, 0, 1)), "prelude_length": 1, "committed": 0}
+        scenario.said(1, report(epoch + 1, at(0, 1), tentative=1, digest=b"d" * 16, **held))
+        scenario.said(2, report(epoch + 1, at(0, 1), **held))
+    assert list(scenario.roster.members.empty_since) == [1]
 
 
 def test_where_neither_end_can_be_given_up_the_link_and_the_relay_take_turns() -> None:

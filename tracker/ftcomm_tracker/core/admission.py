@@ -296,6 +296,7 @@ def _take_place(group: GroupState, conn: int, hello: Hello, incarnation: int, ra
     group.end.untold = group.end.untold - {previous} | {hello.worker_id}
     _fill_slot(group, conn, hello, incarnation, rank)
     group.links.streak = None  # those of another incarnation: this one's may work
+    group.links.pairs.forget_relay(rank)
     group.epochs.reports.pop(rank, None)
     if group.state is JobState.RUNNING:
         begin_epoch(group, f"worker {previous} was replaced", victim=previous)

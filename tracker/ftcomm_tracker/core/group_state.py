@@ -270,6 +270,21 @@ class EpochState:
         self.grace_until, self.had_grace = float("inf"), False
 
 
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """An end of a pair was given up.
+
+    Attributes:
+        kept: the other end, and
+        nonce: of its process.
+        both: that one has replaced an end which was given up before.
+    """
+
+    kept: int
+    nonce: bytes
+    both: bool
+
+
 @dataclass(slots=True)
 class LinkFailures:
     """Failed links, their treatment, and the limit on epochs that they begin.
@@ -277,23 +292,22 @@ class LinkFailures:
     Attributes:
         pairs: the pairs of ranks and of hosts that have failed.
         routes: relays of the plan in force.
-        repaired_at: when the plan in force shows which links work.
-        planned_at: since when that plan has been in force.
-        parted: by a pair for which one end was replaced, the end that was not, and its nonce.
+        planned_at: since when the plan in force has been so.
+        repaired_at: when it shows which links work.
+        parted: by pair, of which end was given up last.
         epoch_at: when links last began an epoch.
         suspicion: reason and ranks that the limit on such epochs holds back.
-        streak: where the job stood, since when, and when last, while links alone kept it from going
-            on.
+        streak: where the job stood, and since when, while links alone kept it from going on.
     """
 
     pairs: Pairs = field(default_factory=Pairs)
     routes: tuple[Route, ...] = ()
-    repaired_at: float = float("inf")
     planned_at: float = float("-inf")
-    parted: dict[Pair, tuple[int, bytes]] = field(default_factory=dict)
+    repaired_at: float = float("inf")
+    parted: dict[Pair, Parting] = field(default_factory=dict)
     epoch_at: float = float("-inf")
     suspicion: tuple[str, tuple[int, ...]] | None = None
-    streak: tuple[Position, float, float] | None = None
+    streak: tuple[Position, float] | None = None
 
     def begin_collecting(self) -> None:
         """Release what was held back, since an epoch begins and no plan runs."""
@@ -305,19 +319,14 @@ class LinkFailures:
         self.planned_at = now
         self.repaired_at = now + shows_after_s
 
-    def failing_for(self, progress: Position, now: float, patience_s: float) -> float:
+    def failing_for(self, progress: Position, now: float) -> float:
         """Note that links failed again; return for how long nothing else has happened.
 
-        Nothing else has if they failed within `patience_s` of the plan.  How long the epoch before
-        it took does not count: its record has to reach the store, which may be slow.
+        Something else has if the job has come farther, or if a plan has shown that links work.
         """
-        start = now
-        if self.streak is not None:
-            where, since, last = self.streak
-            if progress == where and now - max(last, self.planned_at) <= patience_s:
-                start = since
-        self.streak = (progress, start, now)
-        return now - start
+        if self.streak is None or self.streak[0] != progress:
+            self.streak = (progress, now)
+        return now - self.streak[1]
 
 
 @dataclass(slots=True)

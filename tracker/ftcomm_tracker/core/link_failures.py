@@ -2,9 +2,9 @@
 
 Pure.  A failure belongs to two incarnations: when either end is replaced, the pair begins anew.  A
 pair that fails in two plans running cannot reach each other and is relayed by a third rank.  What
-came between two failures decides whether they are "running": a plan that has run for a while
-without a failure of the pair shows that its link works, or is not needed; a plan that ended early
-shows nothing.
+came between two failures decides whether they are "running".  A plan that has run for a while
+without a failure of the pair shows that its link works, or is not needed, unless an end still waits
+for the other.  A plan that ended early shows nothing.
 
 What separates two workers on two hosts is most often between the hosts.  So failures count for the
 pair of hosts too, whichever of their workers have them: one that fails in two plans running is
@@ -34,8 +34,10 @@ class Failing:
         incarnations: nonces of both ends.
         epoch: of the newest plan in which it failed.
         plans: in how many plans running it has failed.
-        progress: where the job stood at the newest failure, as far as is known.
-        before: where it stood at the failure before; None if there was none, or a plan has lasted.
+        progress: where the job stood at the newest failure, as far as is known; None if a plan has
+            lasted since.
+        before: where it stood at the failure before; None if there was none, or a plan has lasted
+            in between.
         cause: of the newest failure, in words.
         spoilt: the relays through which it failed too, one for each plan.
     """
@@ -43,7 +45,7 @@ class Failing:
     incarnations: Incarnations
     epoch: int
     plans: int
-    progress: Position
+    progress: Position | None
     before: Position | None
     cause: str
     spoilt: tuple[int, ...] = ()
@@ -56,7 +58,7 @@ class Failing:
     @property
     def is_stuck(self) -> bool:
         """True if the job has come no farther since the failure before."""
-        return self.before == self.progress
+        return self.progress is not None and self.before == self.progress
 
     @property
     def direct(self) -> int:
@@ -200,10 +202,11 @@ class Pairs:
             if failing.epoch == epoch:
                 self._failing[pair] = replace(failing, progress=progress)
 
-    def forget_repaired(self, epoch: int) -> None:
+    def forget_repaired(self, epoch: int, waiting: Collection[Pair] = ()) -> None:
         """The plan of `epoch` has run for a while: who has not failed in it begins anew.
 
         A relayed pair stays relayed: the plan shows that the relay works, not that the link does.
+        Of a pair that is `waiting`, it shows nothing.
         """
         self._lasted = epoch
         self._cuts = {
@@ -214,10 +217,25 @@ class Pairs:
         for pair, failing in list(self._failing.items()):
             if failing.epoch == epoch:
                 continue
-            if failing.is_unreachable:
-                self._failing[pair] = replace(failing, plans=RUNNING, before=None, spoilt=())
+            if pair in waiting:
+                self._failing[pair] = replace(failing, progress=None)
+            elif failing.is_unreachable:
+                self._failing[pair] = replace(failing, plans=RUNNING, progress=None, spoilt=())
             else:
                 del self._failing[pair]
+
+    def forget_relay(self, via: int) -> None:
+        """Another process is in the place of this rank: what failed through the old one is void.
+
+        Its death ended the pairs' links too.
+        """
+        for pair, failing in list(self._failing.items()):
+            spoilt = tuple(relay for relay in failing.spoilt if relay != via)
+            plans = failing.plans - (len(failing.spoilt) - len(spoilt))
+            if not plans:
+                del self._failing[pair]
+            elif spoilt != failing.spoilt:
+                self._failing[pair] = replace(failing, plans=plans, progress=None, spoilt=spoilt)
 
     def of_incarnations(self, nonces: Mapping[int, bytes]) -> dict[Pair, Failing]:
         """The pairs whose ends both still live; the others are forgotten."""
@@ -339,11 +357,19 @@ def _failures(failing: Mapping[Pair, Failing], rank: int, others: Iterable[int])
 def ends_to_give_up(failing: Mapping[Pair, Failing], pair: Pair) -> tuple[int, int]:
     """Both ends of a pair without a relay, the one first that had better be replaced.
 
-    It is the one that fails with more of the others, else the higher rank.
+    It is the one that fails with more of the others; then the one of which more hops are doubtful,
+    on the way to a relay or as a relay itself; else the higher rank.
     """
 
-    def bad(rank: int) -> tuple[int, int]:
-        return sum(rank in ends for ends in failing), rank
+    def bad(rank: int) -> tuple[int, int, int]:
+        partners, hops = set[int](), set[int]()
+        for ends, found in failing.items():
+            if rank in ends:
+                partners |= set(ends)
+                hops |= set(found.spoilt)
+            elif rank in found.spoilt:
+                hops |= set(ends)
+        return len(partners), len(hops - partners), rank
 
     first, second = sorted(pair, key=bad, reverse=True)
     return first, second

@@ -3,10 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ftcomm.protocol.messages import Member, Refused, Report, Route
+from ftcomm.protocol.messages import Heartbeat, Member, Refused, Report, Route
 from ftcomm.protocol.position import PRELUDE, START
+from ftcomm.protocol.signature import is_receive
 from ftcomm_tracker.core.durable_state import Durable
-from ftcomm_tracker.core.group_state import GroupState, LinkFailures, Members
+from ftcomm_tracker.core.group_state import GroupState, LinkFailures, Members, Parting
 from ftcomm_tracker.core.link_failures import (
     Failing,
     HostPair,
@@ -18,9 +19,10 @@ from ftcomm_tracker.core.link_failures import (
 from ftcomm_tracker.core.plan import Decided, Facts, Unrecoverable, plan
 from ftcomm_tracker.core.silent_links import Pair, pair_of
 
-# A plan that has run for so many times `detect_within` shows that a link which has not failed in
-# it works or is not needed: links are looked at once in this time, and a plan may be replaced by
-# that of another failing link first.
+# A plan that has run for so many times `detect_within` shows which links work. A link that is
+# needed and carries nothing is reported within one and a quarter: by the end that dials, by the end
+# that waits for a message, for which its source gives a sign four times in `detect_within`, or by
+# `silent_links`. The report may be held back for one more.
 REPAIRED_AFTER = 4
 
 
@@ -46,21 +48,44 @@ def note_failed_pair(group: GroupState, one: int, other: int, cause: str) -> Non
 
 
 def plan_has_lasted(group: GroupState) -> None:
-    """Called when `REPAIRED_AFTER` is over."""
+    """Called when `REPAIRED_AFTER` is over: every link that was needed has carried data."""
     # Who fetches has dialled for longer than that perhaps, and nothing has worked yet.
     if group.epochs.awaiting_fetch:
         group.links.repaired_at = group.now + REPAIRED_AFTER * group.settings.detect_within
         return
     group.links.repaired_at = float("inf")
-    group.links.pairs.forget_repaired(group.epochs.in_force)
+    group.links.streak = None
+    group.links.pairs.forget_repaired(group.epochs.in_force, _waiting_pairs(group))
+
+
+def awaited_in_a_collective(beat: Heartbeat | None) -> tuple[int, ...]:
+    """The ranks for which this one waits in a collective, by its heartbeat."""
+    blocked = None if beat is None else beat.blocked
+    return () if blocked is None or is_receive(blocked.signature) else blocked.peers
+
+
+def _waiting_pairs(group: GroupState) -> set[Pair]:
+    """The pairs of which an end has waited for the other ever since the plan began.
+
+    The other computes, or it would have been found.  So nothing shows that their link works.
+    """
+    members, found = group.members, set[Pair]()
+    ran_s = group.now - group.links.planned_at - group.settings.detect_within  # heartbeats are late
+    for rank, conn in members.slots.items():
+        beat = members.peers[conn].heartbeat
+        if beat is None or beat.epoch != group.epochs.in_force or beat.blocked is None:
+            continue
+        if beat.blocked.blocked_ms >= ran_s * 1000:
+            found |= {pair_of(rank, peer) for peer in awaited_in_a_collective(beat)}
+    return found
 
 
 def decide_routes(group: GroupState, facts: Facts) -> Unrecoverable | None:
     """Choose the next plan's relays.
 
     Where no relay helps and the job does not go on, one end is given up: its place is then
-    empty, and the plan has to wait.  If that was done before for the same partner, the job is
-    lost.
+    empty, and the plan has to wait.  If its replacement fails with the same partner, which has
+    failed with two processes then, the partner is given up.  After that the job is lost.
     """
     group.links.pairs.note_progress(group.epochs.in_force, group.members.progress())
     failing = _failing_pairs(group.links, group.durable)
@@ -72,10 +97,11 @@ def decide_routes(group: GroupState, facts: Facts) -> Unrecoverable | None:
     for pair in stranded:
         if not failing[pair].is_stuck:
             continue
-        if _was_parted_before(group.links, group.durable, pair):
-            return _cannot_go_on(group, pair, failing[pair].cause)
-        if _part(group, pair, failing, facts):
+        parting = _parting(group.links, group.durable, pair)
+        if _part(group, pair, failing, facts, parting):
             return None
+        if parting is not None:
+            return _cannot_go_on(group, pair, failing[pair].cause)
     for text in _route_texts(
         group.links, group.durable, [route for route in group.links.routes if route not in before]
     ):
@@ -96,18 +122,29 @@ def _failing_pairs(links: LinkFailures, durable: Durable) -> dict[Pair, Failing]
     return links.pairs.of_incarnations({rank: place.nonce for rank, place in enumerate(places)})
 
 
-def _was_parted_before(links: LinkFailures, durable: Durable, pair: Pair) -> bool:
-    """One end was replaced because of the other, which is still the same incarnation."""
-    partner, nonce = links.parted.get(pair, (-1, b""))
-    return partner >= 0 and durable.places[partner].nonce == nonce
+def _parting(links: LinkFailures, durable: Durable, pair: Pair) -> Parting | None:
+    """The newest parting of this pair, if the end that was kept is still the same process."""
+    found = links.parted.get(pair)
+    is_same = found is not None and durable.places[found.kept].nonce == found.nonce
+    return found if is_same else None
 
 
-def _part(group: GroupState, pair: Pair, failing: Mapping[Pair, Failing], facts: Facts) -> bool:
+def _part(
+    group: GroupState,
+    pair: Pair,
+    failing: Mapping[Pair, Failing],
+    facts: Facts,
+    before: Parting | None,
+) -> bool:
     """These two cannot reach each other in any way: give one up, unless something is lost."""
-    first, second = ends_to_give_up(failing, pair)
-    for rank, partner in ((first, second), (second, first)):
+    ends: tuple[int, ...] = ends_to_give_up(failing, pair)
+    if before is not None:  # who has failed with two processes is the bad end, and goes once
+        ends = tuple(end for end in ends if end == before.kept and not before.both)
+    for rank in ends:
         if rank not in group.durable.closed_ranks and _can_do_without(group, rank, facts):
-            group.links.parted[pair] = (partner, group.durable.places[partner].nonce)
+            partner = sum(pair) - rank
+            nonce = group.durable.places[partner].nonce
+            group.links.parted[pair] = Parting(partner, nonce, before is not None)
             _give_up(group, rank, partner, failing[pair].cause)
             return True
     return False
@@ -123,7 +160,7 @@ def _can_do_without(group: GroupState, rank: int, facts: Facts) -> bool:
     then = plan(members, facts, {**group.epochs.reports, rank: nothing})
     if not isinstance(now, Decided) or not isinstance(then, Decided):
         return False
-    return now.frontier == then.frontier
+    return now.frontier <= then.frontier
 
 
 def _give_up(group: GroupState, rank: int, partner: int, cause: str) -> None:
@@ -141,7 +178,9 @@ def _give_up(group: GroupState, rank: int, partner: int, cause: str) -> None:
     group.send(conn, Refused("EvictedError", reason))
     group.drop(conn, "evicted: others cannot reach it")
     group.note("warning", f"{reason}; the place of worker {name} is free")
-    group.members.empty_since[rank] = group.now
+    # Nobody has come farther since its links began to fail: the limit runs since then.
+    streak = group.links.streak
+    group.members.empty_since[rank] = group.now if streak is None else streak[1]
     if group.epochs.incident is not None:
         group.epochs.incident.note_victim(name)
 
@@ -151,7 +190,7 @@ def _cannot_go_on(group: GroupState, pair: Pair, cause: str) -> Unrecoverable:
     return Unrecoverable(
         "RankLostError",
         f"{' and '.join(names)} cannot reach each other, no other rank can relay, and "
-        f"a replacement could not either: {cause}",
+        f"replacements could not either: {cause}",
         group.members.progress(),
         pair[1],
     )
@@ -212,6 +251,16 @@ def _why(links: LinkFailures, durable: Durable, route: Route) -> str:
         return failing.cause
     cut = _reachability(links, durable).cut_between(route.a, route.b)
     return "" if cut is None else cut.cause
+
+
+def failing_rows(links: LinkFailures, durable: Durable) -> list[dict[str, object]]:
+    """The pairs that have failed and are not relayed, for `explain`."""
+    relayed = {(route.a, route.b) for route in links.routes}
+    return [
+        {"ranks": list(pair), "plans": failing.plans, "why": failing.cause}
+        for pair, failing in sorted(_failing_pairs(links, durable).items())
+        if pair not in relayed
+    ]
 
 
 def route_rows(links: LinkFailures, durable: Durable) -> list[dict[str, object]]:

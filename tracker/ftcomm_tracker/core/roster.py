@@ -342,13 +342,13 @@ class Roster:
         elif group.state is JobState.REBUILDING and group.rebuild is not None:
             remind(group, group.rebuild)
             hear_in_time(group, group.rebuild)
+        for rank in group.members.vacant():  # one that was given up while the plan was made
+            assign_spare(group, rank)
         replace_deadline(group)
         if group.state is JobState.REATTACHING and group.now >= group.epochs.reattach_by:
             self._stop_waiting()
         if group.now >= group.epochs.grace_until:
             end_grace(group)
-        for rank in group.members.vacant():  # one that was given up while the plan was made
-            assign_spare(group, rank)
         if group.state is JobState.RUNNING and group.now >= group.links.repaired_at:
             plan_has_lasted(group)
         self._look_at_suspicion()

@@ -36,7 +36,7 @@ from ftcomm.protocol.messages import (
     WorkerMessage,
 )
 from ftcomm.protocol.position import MAX_SEQNO, MAX_VERSION, PRELUDE, Position, can_be_held
-from ftcomm.protocol.signature import agree, is_open, is_receive
+from ftcomm.protocol.signature import agree, is_open
 from ftcomm.protocol.spares.prefetch_messages import Prefetched
 from ftcomm_tracker.core.admission import assign_spare
 from ftcomm_tracker.core.durable.group_versions import MemberWrote, on_member_wrote
@@ -54,7 +54,7 @@ from ftcomm_tracker.core.events import GivenUp
 from ftcomm_tracker.core.group_state import GroupState, JobState, Members, Peer
 from ftcomm_tracker.core.mismatch_inquiry import Evidence, Side
 from ftcomm_tracker.core.recovery_record import Loss
-from ftcomm_tracker.core.relay_routing import note_failed_pair
+from ftcomm_tracker.core.relay_routing import awaited_in_a_collective, note_failed_pair
 from ftcomm_tracker.core.reporting.lost_hosts import host_text
 from ftcomm_tracker.core.silent_links import CLOSED, RankProgress, starving_pairs
 from ftcomm_tracker.core.spares import note_gone, on_prefetched, order_prefetch
@@ -232,8 +232,7 @@ def _is_long_blocked(beat: Heartbeat, limit_s: float) -> bool:
 
 def _is_in_a_collective(beat: Heartbeat) -> bool:
     """R7: who waits for a record or a message has called nothing at its position."""
-    blocked = beat.blocked
-    return blocked is not None and bool(blocked.peers) and not is_receive(blocked.signature)
+    return bool(awaited_in_a_collective(beat))
 
 
 def _stand(group: GroupState, peer: Peer, limit_s: float) -> RankProgress | None:
@@ -317,8 +316,7 @@ def link_epoch(group: GroupState, reason: str, ranks: tuple[int, ...]) -> None:
     if group.state is not JobState.RUNNING:
         return
     progress = group.members.progress()
-    patience_s = 3 * group.settings.detect_within  # a recovery between, and a wait for its turn
-    failing_s = group.links.failing_for(progress, group.now, patience_s)
+    failing_s = group.links.failing_for(progress, group.now)
     is_series = failing_s > 0
     if is_series and failing_s >= group.settings.replace_within:
         end_with_error(group, "RankLostError", f"links keep failing: {reason}", progress)

@@ -13,6 +13,7 @@ from ftcomm_chaos.sim.world import World
 SLICED = 0.3  # share of writes that arrive in pieces
 MOST_SLICES = 4
 TOLD_S = (0.001, 0.1)  # until a kernel knows of a reset
+SMALL_BYTES = 160  # of a piece that passes where large packets vanish: handshakes, small frames
 
 
 class Process(Protocol):
@@ -63,6 +64,7 @@ class End:
         """Send bytes; nobody says whether they arrive."""
         if self.over or self.pipe.is_reset or not data:
             return
+        self.out.silent |= self.pipe.has_hole and len(data) > SMALL_BYTES
         if self.pipe.forgotten:  # the other end's host knows nothing of it
             self.pipe.reset()
             return
@@ -109,12 +111,14 @@ class Pipe:
         ends: of who dialled, of who accepted.
         is_reset: nothing passes any more; each end learns it in its time.
         forgotten: one end is gone and has said nothing: who sends is told so, or hears nothing.
+        has_hole: nothing arrives behind the first large piece that an end sends.
     """
 
     def __init__(self, world: World, near: Process, far: Process) -> None:
         self.world = world
         self.is_reset = False
         self.forgotten = False
+        self.has_hole = False
         self.ends = (End(self, near), End(self, far))
 
     @property

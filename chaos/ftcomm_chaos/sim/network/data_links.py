@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from ftcomm.recovery.events import LinkDown, StartFetch
 from ftcomm_chaos.sim.network.byte_pipe import Pipe
-from ftcomm_chaos.sim.network.frames import Frame, FrameStream
+from ftcomm_chaos.sim.network.frames import SMALL_ITEMS, Frame, FrameStream
 from ftcomm_chaos.sim.partitions import NetworkPath, Partitions, PathLoss
 from ftcomm_chaos.sim.worker.fetch import FetchLink
 from ftcomm_chaos.sim.world import World
@@ -32,6 +32,7 @@ class Network:
         stream = self._stream(epoch, process, rank)
         if stream is None or stream.broken:
             return False
+        stream.silent |= stream.has_hole and len(frame.payload) > SMALL_ITEMS
         if not stream.silent:
             far = stream.other(process)
             self._deliver(stream, far, far.on_frame, epoch, process.core.view.rank, frame)
@@ -57,7 +58,9 @@ class Network:
             process.on_link_broken(epoch, rank)
             return None
         ends, ranks = (process, far), (process.core.view.rank, rank)
-        stream = FrameStream(epoch, ends, ranks, silent=way.hurdle is not None, via=way.via)
+        stream = FrameStream(epoch, ends, ranks, via=way.via)
+        if way.hurdle is not None:
+            self.hinder(stream, way.hurdle)
         self.streams[epoch, low, high] = stream
         return stream
 
@@ -97,6 +100,17 @@ class Network:
             via.deliver(via.hear, LinkDown(epoch, rank, "cannot connect, as a relay"))
         return None
 
+    def hurdle(self, process: "SimulatedProcess", rank: int) -> PathLoss | None:
+        """Return what is lost now on the way to a rank of the epoch, on a link that is open."""
+        core = process.core
+        far, relay = self.processes[core.view.members[rank].port], core.view.relay_to(rank)
+        if relay is None:
+            way = self.barriers.straight(process, far)
+            return None if way is None else way.hurdle
+        via = self.processes[core.view.members[relay].port]
+        through = self.barriers.through(core.view.epoch, process, via, far)
+        return through.hurdle if isinstance(through, NetworkPath) else None
+
     def put_up(self, names: frozenset[str], hurdle: PathLoss) -> None:
         """A barrier goes up; a silent one swallows what is under way, too."""
         self.barriers.put_up(names, hurdle)
@@ -108,8 +122,10 @@ class Network:
 
     def hinder(self, stream: FrameStream, hurdle: PathLoss) -> None:
         """A barrier that swallows bytes has gone up on the stream's way."""
-        del hurdle
-        self.silence(stream)
+        if hurdle is PathLoss.LARGE:
+            stream.has_hole = True
+        else:
+            self.silence(stream)
 
     def silence(self, stream: FrameStream) -> None:
         """Swallows everything from now on, and nobody is told."""

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from ftcomm_chaos.sim.worker.process import SimulatedProcess
 
 
+SMALL_ITEMS = 2  # of a frame that passes where large packets vanish
+
+
 class Frame(NamedTuple):
     """One step's block with its header."""
 
@@ -28,6 +31,7 @@ class FrameStream:
     ranks: tuple[int, int]  # of the ends, in this epoch: the far one may not know its own yet
     broken: bool = False
     silent: bool = False  # swallows everything, and nobody is told (rule R12)
+    has_hole: bool = False  # becomes so with the first large frame
     via: "SimulatedProcess | None" = None  # who passes everything on
     arrives: dict[int, float] = field(default_factory=dict)  # by receiver: order is kept
 

@@ -67,6 +67,7 @@ class LinkEnd:
         self.broken = False
         self._talk: HandshakeRun | None = None
         self._attempts = 0
+        self._patient_until = 0.0
         self._frames = FrameReader()
 
     def send(self, data: bytes) -> None:
@@ -115,6 +116,8 @@ class LinkEnd:
         if self.broken or not live:
             return
         self._attempts += 1
+        if self._attempts == 1:
+            self._patient_until = self.net.world.now + self.process.sim.dial_s
         way = self.net.way(self.epoch, self.process, self.rank)
         if way is None:
             self._dial_again("refused")
@@ -123,7 +126,9 @@ class LinkEnd:
         talk = dial(end, self.process, self.epoch, self.rank, "data", self.net.next_nonce())
         talk.on_ready = lambda: self.take_over(talk)
         end.on_over = self._dial_again
-        self.net.world.after(HANDSHAKE_DEADLINE_S, self.process.deliver, self._late, talk)
+        left_s = self._patient_until - self.net.world.now
+        limit_s = max(min(HANDSHAKE_DEADLINE_S, left_s), 0.0)
+        self.net.world.after(limit_s, self.process.deliver, self._late, talk)
 
     def _late(self, talk: HandshakeRun) -> None:
         if not talk.ready and not talk.end.over:
@@ -135,7 +140,7 @@ class LinkEnd:
         world = self.net.world
         if self.broken:
             return
-        if self._attempts < LINK_ATTEMPTS:
+        if self._attempts < LINK_ATTEMPTS and world.now < self._patient_until:
             pause = LINK_BACKOFF.delay_s(self._attempts, world.rng.random())
             world.after(pause, self.process.deliver, self.dial)
         else:

@@ -126,6 +126,9 @@ class WireNetwork(Network):
         """One way, the other still works; through a relay that would be hard to tell."""
         assert isinstance(stream, WireStream)
         assert stream.pipe is not None
+        if hurdle is PathLoss.LARGE:
+            stream.pipe.has_hole = True
+            return
         first = min(stream.ends, key=lambda process: process.worker_id)
         one_way = hurdle is PathLoss.ONE_WAY and stream.via is None
         stream.pipe.silence(*[end for end in stream.pipe.ends if one_way and end.owner is first])

@@ -45,7 +45,7 @@ class FetchLink:
             return
         self.via = way.via
         if way.hurdle is not None:
-            self.world.after(self.process.sim.settings.detect_within, self.fail, "nothing comes")
+            self.world.after(self.process.sim.dial_s, self.fail, "nothing comes")
         elif self.far.core.view.epoch < self.epoch:
             self.far.parked.append(self.ask)  # newer waits (rule R1)
         else:

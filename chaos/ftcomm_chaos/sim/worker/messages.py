@@ -13,6 +13,7 @@ from ftcomm.recovery.events import (
 from ftcomm.recovery.machine import Completion
 from ftcomm.recovery.messages.message_exchange import MessageArrived
 from ftcomm.recovery.messages.sent_log import SentMessage
+from ftcomm_chaos.sim.partitions import PathLoss
 from ftcomm_chaos.sim.worker.execution import SITE, Thread
 from ftcomm_chaos.sim.worker.parts import LOOKS_S, RankLink
 from ftcomm_chaos.sim.workload import SimulatedMessage
@@ -44,14 +45,14 @@ def pass_message(process: "SimulatedProcess", message: SimulatedMessage) -> Thre
 
 def _send(process: "SimulatedProcess", message: SimulatedMessage) -> Thread:
     """Every other message is large: the log gets its content when it is on its way already."""
-    content, is_large = message.content, message.number % 2 == 0
+    content, late = message.content, is_large(message)
     digest = hashlib.blake2b(content.encode(), digest_size=DIGEST_BYTES).digest()
     process.point("sending")
     messages = process.core.messages
-    kept = None if is_large else content
+    kept = None if late else content
     found = messages.send(message.target, message.tag, digest, kept, SITE)
     process.require(found is None, f"a script that computes the same sent another {message}")
-    if is_large:
+    if late:
         entry = messages.sent.newest((message.source, message.target, message.tag))
         feed = process.feeds.get(message.target)
         assert entry is not None, "it was logged"
@@ -61,6 +62,11 @@ def _send(process: "SimulatedProcess", message: SimulatedMessage) -> Thread:
         yield process.world.between(0.0, 2 * LOOKS_S)
         process.sim.counters["messages missed"] += entry.keep(content)
     process.point("sent")
+
+
+def is_large(message: SentMessage | SimulatedMessage) -> bool:
+    """Tell whether a message is large: every other one of its stream."""
+    return message.number % 2 == 0
 
 
 class DirectTake:
@@ -159,6 +165,8 @@ class MessageLink(RankLink):
 
     def _send(self, message: SentMessage, content: str) -> None:
         self._is_writing = True
+        if is_large(message) and self._hurdle is PathLoss.LARGE:
+            self._fall_silent()
         arrive = self._arrive, message, content
         self.world.after(self.world.transit(), self.process.deliver, *arrive)
 
@@ -167,7 +175,7 @@ class MessageLink(RankLink):
         self._serve()
 
     def _arrive(self, message: SentMessage, content: str) -> None:
-        if not self._is_wanted:
+        if not self._is_wanted or self._is_silent:
             return
         order, tag = self.order, message.stream.tag
         arrived = MessageArrived(

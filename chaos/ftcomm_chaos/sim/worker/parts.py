@@ -18,6 +18,7 @@ from ftcomm.recovery.events import (
     PartLost,
 )
 from ftcomm.recovery.machine import WorkerMachine, WorkerState
+from ftcomm_chaos.sim.partitions import PathLoss
 from ftcomm_chaos.sim.workload import part_for
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class RankLink(ABC):
         self.process, self.world = process, process.world
         self.epoch, self.rank = epoch, rank
         self.far = process.net.processes[process.core.view.members[rank].port]
-        self._over = False
+        self._over = self._is_silent = False
 
     def ask(self) -> None:
         """The request reaches the other rank, or does not."""
@@ -88,8 +89,8 @@ class RankLink(ABC):
         way = self.process.net.way(self.epoch, self.process, self.rank)
         if way is None:
             self._lose("refused")
-        elif way.hurdle is not None:
-            self.world.after(self.process.sim.settings.detect_within, self._lose, "nothing comes")
+        elif way.hurdle not in (None, PathLoss.LARGE):
+            self.world.after(self.process.sim.dial_s, self._lose, "no connection")
         elif self.far.core.view.epoch < self.epoch:
             self.far.parked.append(self.ask)  # newer waits (rule R1)
         else:
@@ -105,16 +106,29 @@ class RankLink(ABC):
         """True while the other rank can answer in this epoch."""
         view = self.far.core.view
         live = view.state in (WorkerState.RUNNING, WorkerState.CATCHING_UP)
-        return self._is_wanted and view.epoch == self.epoch and live
+        return self._is_wanted and not self._is_silent and view.epoch == self.epoch and live
 
     def _watch(self) -> None:
         """A process that has died or left the epoch ends the link, also while it is asked."""
         if not self._is_wanted:
             return
         if self.far.alive and self.far.core.view.epoch == self.epoch:
+            if self._hurdle not in (None, PathLoss.LARGE):
+                self._fall_silent()
             self.world.after(LOOKS_S, self._watch)
         else:
             self._lose("the link broke")
+
+    @property
+    def _hurdle(self) -> PathLoss | None:
+        return self.process.net.hurdle(self.process, self.rank)
+
+    def _fall_silent(self) -> None:
+        """Nothing comes any more, and the rank that asked finds that out."""
+        if not self._is_silent:
+            self._is_silent = True
+            limit_s = self.process.sim.settings.detect_within
+            self.world.after(limit_s, self._lose, "nothing comes")
 
     def _lose(self, why: str) -> None:
         if self._is_wanted:
@@ -156,6 +170,9 @@ class PartLink(RankLink):
             self.world.after(LOOKS_S, self.far.deliver, self._answer)
             return
         if isinstance(answer, PartFetched | CopyFetched):
+            if self._hurdle is PathLoss.LARGE:
+                self._fall_silent()
+                return
             self.far.point("serving")
         self._hear(answer)
         self._then()

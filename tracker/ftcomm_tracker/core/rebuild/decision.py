@@ -301,7 +301,10 @@ class Rebuild:
 
     def lacks(self) -> str:
         """Say in words why the job does not go on yet."""
-        names = self.missing()
+        names = [
+            f"{name} (its earlier process)" if self.is_here(name) else name
+            for name in self.missing()
+        ]
         more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
         missing = f"worker {', '.join(names[:MAX_NAMED])}{more} of job {self.job_id} has not come"
         unknown = "no worker has come that knows the job's plan"

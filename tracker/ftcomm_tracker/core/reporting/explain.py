@@ -104,6 +104,11 @@ cyclic_wait: rank {first} waits for rank {chain}: none of them will go on
   * longest: {blockage}
   > send before receiving on one of them, or correct the tag; a send waits for nobody. \
 `ftcomm-tracker stop` ends the job, deadline= would have
+lost_link: {pair} cannot reach each other, and one of them waits for the other
+  in {count}: {why}
+  * longest: {blockage}
+  > repair the network between their hosts; what fails in two plans running is relayed by a third \
+rank, and where none can, an end is replaced
 relayed! {pair} cannot reach each other: rank {via} relays
   in two plans running: {why}
   > repair the network between their hosts; the pair is tried directly again when one of the two \
@@ -261,6 +266,7 @@ def _running(document: Row) -> Found:
     computing = [row for row in here if not row["blocked"]]
     if recorded and store:
         found.append(("checkpoint_record", {**_waiting(recorded), **store, **_progress(store)}))
+    found += _lost_links(document, blocked)
     if blocked and computing:
         awaited = f"{_named(computing)}, which {'is' if len(computing) == 1 else 'are'}"
         facts = {**_waiting(blocked), "awaited": awaited, "computing": computing}
@@ -315,6 +321,16 @@ def _progress(store: Row) -> Facts:
     progress = f"checkpoint {writing} is being written" if writing else "no member has packed it"
     todo = STORE_AWAY if store["trouble"] else "nothing: a large state takes time to write"
     return {"progress": store["trouble"] or progress, "todo": todo}
+
+
+def _lost_links(document: Row, blocked: Sequence[Row]) -> Found:
+    """The pairs of which the link has failed, while one end waits for the other."""
+    for row in document["failing"]:
+        pair = row["ranks"]
+        waiting = [b for b in blocked if b["rank"] in pair and set(pair) & set(b["blocked"]["on"])]
+        if waiting:
+            facts = {"pair": ranks(pair), "count": counted(row["plans"], "plan")}
+            yield "lost_link", {**row, **facts, "longest": waiting}
 
 
 def _exchange(document: Row, blocked: Sequence[Row]) -> tuple[str, Facts]:

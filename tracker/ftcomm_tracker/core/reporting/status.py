@@ -14,7 +14,7 @@ from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import signature_text
 from ftcomm_tracker.core.group_formation import MAX_ROWS, missing_list, missing_workers
 from ftcomm_tracker.core.group_state import GroupState, JobState, Peer
-from ftcomm_tracker.core.relay_routing import route_rows
+from ftcomm_tracker.core.relay_routing import failing_rows, route_rows
 from ftcomm_tracker.core.reporting.lost_hosts import MAX_NAMED, host_text
 from ftcomm_tracker.core.spares import is_wanted_as_spare, spare_rows
 from ftcomm_tracker.core.standby.watch import Phase, Standby
@@ -110,10 +110,11 @@ def _rebuild(group: GroupState, now: float) -> dict[str, Any] | None:
     if rebuild is None or rebuild.standby is not None:
         return None
     here = sorted(hello.worker_id for hello in rebuild.waiting.values())
+    missing = rebuild.missing()
     return {
         "job_id": rebuild.job_id,
-        "here": here[:MAX_ROWS],
-        "missing": rebuild.missing()[:MAX_ROWS],
+        "here": [f"{x} (a new process)" if x in missing else x for x in here[:MAX_ROWS]],
+        "missing": missing[:MAX_ROWS],
         "needs": rebuild.needs(),
         "ends_s": _left(rebuild.ends_at, now),
     }
@@ -486,6 +487,7 @@ FIELDS: tuple[tuple[str, str | Value, str | Lines], ...] = (
         lambda group, _: route_rows(group.links, group.durable),
         "rank {0[via]} relays between ranks {0[ranks][0]} and {0[ranks][1]}: {0[why]}",
     ),
+    ("failing", lambda group, _: failing_rows(group.links, group.durable), ""),
     ("verdict", _verdict, "verdict {0[error]}: {0[cause]}"),
     ("members", _members, _member_lines),
     ("spares_wanted", "settings.spares", ""),

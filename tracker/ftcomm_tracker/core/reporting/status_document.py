@@ -12,7 +12,7 @@ _LEFT_OUT_ROOM = 512  # for what says that something was left out
 # Rows that stay of each list that is cut, and characters of each text in it: as many as people
 # read, then as many as always fit. The shortest list that is a row, a relayed pair, has three.
 KEPT: Final = ((64, 1024), (8, 1024), (3, 256))
-_LISTS: Final = ("routes", "waiting_for", "spares", "missing", "rebuild")
+_LISTS: Final = ("routes", "failing", "waiting_for", "spares", "missing", "rebuild")
 # A host without some of its workers would be another statement: these go last, and all of them.
 _LAST: Final = "lost_hosts"
 
