@@ -101,7 +101,7 @@ def train(folder: Path, on_line: Callable[[str], None]) -> str:
 
 def run(folder: Path) -> Iterator[str]:
     """Lines of a whole job, as they come."""
-    command = [sys.executable, "-m", "ftcomm_tracker", "run", "-n", str(WORKERS)]
+    command = [sys.executable, "-m", "ftcomm_tracker", "run", "-v", "-n", str(WORKERS)]
     command += ["--state-dir", str(folder / "state"), "--", "/bin/sh", "-c", NOTE_PID, str(folder)]
     command += [sys.executable, str(EXAMPLE), "--steps", str(STEPS), "--pause", str(PAUSE_S)]
     process = subprocess.Popen(  # noqa: S603 - our own launcher, with our own example

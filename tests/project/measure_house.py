@@ -48,7 +48,10 @@ class Bound:
 # Lines of the product by package. A commit that raises one adds a row that names the feature.
 PRODUCT_LINES = {
     "ftcomm": [(40780, "the first bound")],
-    "ftcomm_tracker": [(20600, "the first bound")],
+    "ftcomm_tracker": [
+        (20600, "the first bound"),
+        (21600, "the console in a user's words, the end of a job, doctor without a tracker"),
+    ],
     "ftcomm_chaos": [(15700, "the first bound")],
 }
 # Optional matters of the two cores. A module outside that imports one must change with it.

@@ -240,7 +240,7 @@ def test_an_error_before_the_console_has_a_time_and_a_level(
     arguments: list[str], text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    status, output = invoke(*arguments)
+    status, output = invoke(arguments[0], "-v", *arguments[1:])
     head = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} ERROR ftcomm: .*"
     assert (status, bool(re.fullmatch(head + text + r".*\n", output))) == (64, True), output
     status, output = invoke(arguments[0], "--log-format", "json", *arguments[1:])

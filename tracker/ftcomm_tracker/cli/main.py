@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import click
+import trio
 
 import ftcomm
 from ftcomm.config.environment import VARIABLES, WorkerOptions
@@ -29,9 +30,10 @@ from ftcomm_tracker.cli.options import (
     with_options,
 )
 from ftcomm_tracker.cli.setting_options import SETTING_OPTIONS
+from ftcomm_tracker.core.reporting.incident_words import done_text
 from ftcomm_tracker.launcher.console import Console
 from ftcomm_tracker.launcher.console_session import LogOptions, with_console
-from ftcomm_tracker.launcher.log_lines import FORMATS
+from ftcomm_tracker.launcher.log_lines import FORMATS, NOTICE
 from ftcomm_tracker.launcher.restart_policy import (
     MAX_RESTARTS,
     RESTART_WINDOW_S,
@@ -157,6 +159,20 @@ _TAKE_OVER_OPTION = option(
 )
 
 _LOG_OPTIONS = (
+    option(
+        OptionGroup.OUTPUT,
+        "-q",
+        "--quiet",
+        is_flag=True,
+        help="Print errors alone, beside the workers' lines",
+    ),
+    option(
+        OptionGroup.OUTPUT,
+        "-v",
+        "--verbose",
+        count=True,
+        help="Print each step, with its time; -vv: of connections too",
+    ),
     option(
         OptionGroup.OUTPUT,
         "--log-format",
@@ -337,15 +353,17 @@ async def _run(options: RunOptions) -> int:
 
 async def _serve(options: ServeOptions, faults: str | None, log_options: LogOptions) -> int:
     async def serve_one_job(console: Console) -> int:
-        del console  # the tracker's log is on it
         job = await open_job(options)
+        began = trio.current_time()
         temporary = options.state_dir is None
         register(job, "serve", temporary=temporary)
         if faults:
             generation = job.journal.generation
             job.server.faults = TrackerFaults(faults, job.durable, generation)
-        status = await _serve_to_its_end(job)
+        status = await _serve_to_its_end(job, console)
         if status == 0:
+            spent_s = trio.current_time() - began
+            console.announce(done_text(spent_s, job.server.final_version, 0))
             if temporary:
                 shutil.rmtree(job.state_dir, ignore_errors=True)
             unregister(job)
@@ -354,16 +372,15 @@ async def _serve(options: ServeOptions, faults: str | None, log_options: LogOpti
     return await with_console(log_options, "serve", serve_one_job)
 
 
-async def _serve_to_its_end(job: OpenJob) -> int:
+async def _serve_to_its_end(job: OpenJob, console: Console) -> int:
     async with (
         until_signal() as caught
     ):  # before the line: a script may answer it with a signal at once
         click.echo(job.ready_line())
         if job.durable.end:
-            log.info(
-                "the job %s; late workers are told so for %g s",
-                job.durable.end,
-                job.settings.reattach_within,
+            console.announce(
+                f"the job {job.durable.end}; late workers are told so for"
+                f" {job.settings.reattach_within:g} s"
             )
         elif job.durable.places and job.journal.generation > 1:
             log.info(
@@ -426,8 +443,16 @@ def _restart_limits(given: dict[str, Any]) -> RestartLimits:
 
 
 def _log_options(given: dict[str, Any]) -> LogOptions:
-    """Takes them out of `given`, whose other options are settings."""
-    return LogOptions(given.pop("log_format"), given.pop("log_dir"))
+    """Takes them out of `given`, whose other options are settings.
+
+    Raises:
+        click.UsageError: the console is to be quiet and verbose.
+    """
+    quiet, verbose = given.pop("quiet"), given.pop("verbose")
+    if quiet and verbose:
+        raise click.UsageError("--quiet and --verbose exclude each other")
+    shown = logging.ERROR if quiet else (NOTICE, logging.INFO, logging.DEBUG)[min(verbose, 2)]
+    return LogOptions(given.pop("log_format"), given.pop("log_dir"), shown)
 
 
 def environment_lines() -> str:

@@ -295,7 +295,9 @@ def tell_end(group: GroupState, fatal_decision: FatalDecision) -> None:
     for conn, peer in sorted(group.members.peers.items()):
         group.send(conn, fatal_decision)
         group.end.told(peer.hello.worker_id)
-    group.note("error", f"{fatal_decision.error}: {fatal_decision.cause}")
+    # An attempt's end is not the job's: it goes on from its store, which says so.
+    level = "info" if fatal_decision.error == RolledBackError.__name__ else "error"
+    group.note(level, f"{fatal_decision.error}: {fatal_decision.cause}")
     _note_write_trouble(group)
     group.over(group.now + FAREWELL_S + group.settings.detect_within)
 

@@ -26,11 +26,13 @@ from ftcomm.errors import (
     FencedError,
     FtcommError,
     JobFinishedError,
+    RolledBackError,
     exit_code_of,
 )
 from ftcomm.protocol.operator_messages import WorkerStatusReply
 from ftcomm.protocol.position import Position
 from ftcomm_tracker.core.events import Died, GivenUp, JobEnded, LivenessAsserted, Supervised
+from ftcomm_tracker.core.reporting.live_line import StepRate, position_text
 from ftcomm_tracker.launcher.console import Console
 from ftcomm_tracker.launcher.processes.child_process import Child, start_child
 from ftcomm_tracker.launcher.processes.departure import STARTING, leave_grace_s
@@ -40,6 +42,7 @@ from ftcomm_tracker.launcher.restart_policy import (
     MAX_LAST_LINE,
     NEVER_JOINED,
     PLACE_TAKEN,
+    Decision,
     Finished,
     GiveUp,
     NoRestart,
@@ -108,7 +111,7 @@ class Job(Protocol):
         """The present attempt, 0 without one."""
 
     def summary(self) -> str:
-        """The job's state in one line."""
+        """The job's state in one line, without its position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,8 +218,12 @@ async def _name_who_goes_on(
 
 
 async def _show_status(job: Job, policy: RestartPolicy, console: Console) -> None:
+    rate = StepRate()
     while True:
-        console.status(f"{job.summary()}, {counted(policy.restarts, 'restart')}")
+        position = job.progress()
+        rate.observe(position, trio.current_time())
+        where = position_text(position, rate.text())
+        console.status(f"{where}{job.summary()}, {counted(policy.restarts, 'restart')}")
         await trio.sleep(STATUS_PERIOD_S)
 
 
@@ -298,7 +305,9 @@ class Launcher:
                 child.repeats = RepeatFilter(before.traceback)
             self._children[worker_id] = child
             self._tell_pid(worker_id, child.process.pid)
-            self._console.begin(worker_id, f"worker {worker_id} is process {child.process.pid}")
+            began = f"worker {worker_id} is process {child.process.pid}"
+            self._console.begin(worker_id, began)
+            self._console.say(began, "INFO" if self._options.keeps_places else "NOTICE")
             status = await self._attend(child)
             self._roles.end(worker_id)
             if status == 0 and not child.departure.has_joined:
@@ -380,7 +389,10 @@ class Launcher:
                 and not self._caught
                 and not is_spare(self._options, self._job, worker_id)
             ):
-                self._console.warn(f"worker {worker_id} {describe_exit(status)}")
+                # Of a job that has failed its end says why.
+                failed = self._job.outcome is not None and not self._job.outcome.ok
+                level = "INFO" if failed else "WARNING"
+                self._console.say(f"worker {worker_id} {describe_exit(status)}", level)
             return None
         self._policy.observe(self._job.progress(), self._job.attempt)
         decision = self._policy.after_exit(
@@ -396,7 +408,8 @@ class Launcher:
         )
         if not (isinstance(decision, Finished) and status == 0):
             how = describe_exit(status, memory, joined=joined) + (MISSED if missed else "")
-            self._console.warn(f"worker {worker_id} {how}: {describe(decision)}")
+            level = "INFO" if self._is_told_otherwise(child, status, decision) else "WARNING"
+            self._console.say(f"worker {worker_id} {how}: {describe(decision)}", level)
         match decision:
             case RestartAfter(delay_s):
                 return delay_s
@@ -409,6 +422,19 @@ class Launcher:
             case _:
                 assert_never(decision)
         return None
+
+    def _is_told_otherwise(self, child: Child, status: int, decision: Decision) -> bool:
+        """True if another message says what comes of this exit: a recovery's, or the job's end."""
+        match decision:
+            case GiveUp():
+                return not is_spare(self._options, self._job, child.worker_id)
+            case RestartAfter():
+                if status == RolledBackError.exit_code:
+                    return True
+                has_rank = self._options.keeps_places and self._job.has_rank(child.worker_id)
+                return has_rank and not self._job.ended_as_spare(child.worker_id, child.process.pid)
+            case _:
+                return False
 
     async def _is_missed(self, worker_id: str, how: str) -> bool:
         """Tell whether a worker's replacement has also ended, so that no other launcher starts one.
@@ -460,7 +486,7 @@ class Launcher:
             self._no_more_starts.set()
             for scope in self._hearing:
                 scope.cancel()
-            self._console.say(f"{signal.Signals(number).name}: ending the workers")
+            self._console.announce(f"{signal.Signals(number).name}: ending the workers")
             self._background.start_soon(self._terminate)
 
     def kill(self, worker_id: str) -> bool:
@@ -472,7 +498,9 @@ class Launcher:
         child = self._children.get(worker_id)
         if child is None or not child.running:
             return False
-        self._console.say(f"killing worker {worker_id} (pid {child.process.pid}): an operator asks")
+        self._console.announce(
+            f"killing worker {worker_id} (pid {child.process.pid}): an operator asks"
+        )
         child.signal(signal.SIGKILL)
         return True
 
@@ -544,6 +572,11 @@ class Launcher:
     def _signal_all(self, number: int) -> None:
         for child in self._children.values():
             child.signal_group(number)
+
+    @property
+    def restarts(self) -> int:
+        """Restarts of all workers so far."""
+        return self._policy.restarts
 
     def _exit_status(self) -> int:
         """0 only if the job ended well, and no worker's process ended by itself with a failure.

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field, replace
 import trio
 
 from ftcomm.config.environment import process_environment, with_prompt_output
+from ftcomm.config.plurals import counted
 from ftcomm.errors import FtcommError
 from ftcomm_tracker.core.events import JobEnded
+from ftcomm_tracker.core.reporting.incident_words import done_text
 from ftcomm_tracker.launcher.console import Console
 from ftcomm_tracker.launcher.console_session import LAST_WORDS_S, LogOptions, with_console
 from ftcomm_tracker.launcher.launcher import Launcher, LaunchOptions
@@ -95,7 +97,8 @@ async def _run_both(options: RunOptions, job: OpenJob, console: Console) -> int:
     )
     job.server.launcher_kills = launcher.kill
     console.say(f"job {job.durable.job_id} at {job.address}, state in {job.state_dir}")
-    _say_where_checkpoints_go(options, job, console)
+    console.announce(_beginning(options, job))
+    began = trio.current_time()
     failures: list[FtcommError] = []
     status = FtcommError.exit_code
     async with trio.open_nursery() as nursery:
@@ -106,6 +109,10 @@ async def _run_both(options: RunOptions, job: OpenJob, console: Console) -> int:
             if job.server.over.is_set() and job.server.has_callers:
                 await job.server.ended.wait()
         nursery.cancel_scope.cancel()
+    outcome = job.server.outcome
+    if outcome is not None and outcome.ok and status == 0:
+        spent_s = trio.current_time() - began
+        console.announce(done_text(spent_s, job.server.final_version, launcher.restarts))
     is_ours = options.serving.state_dir is None and options.keeps_records
     if is_ours and (failures or _tells_of_trouble(job, status)):
         console.say(f"the journal and the records of recoveries are kept in {job.state_dir}")
@@ -114,17 +121,15 @@ async def _run_both(options: RunOptions, job: OpenJob, console: Console) -> int:
     return status
 
 
-def _say_where_checkpoints_go(options: RunOptions, job: OpenJob, console: Console) -> None:
-    """Say it at the start: in hours it would be too late to give another place."""
-    settings = job.settings
+def _beginning(options: RunOptions, job: OpenJob) -> str:
+    """Say at the start where checkpoints go: in hours it would be too late to change that."""
     if options.serving.state_dir is None and job.own_store is not None:
-        console.say(
-            f"a checkpoint every {settings.checkpoint_every} goes to a temporary folder of this"
-            " command: it goes on by itself after a loss of all workers, but another command"
-            " cannot resume; for that give --state-dir DIR"
+        return (
+            f"{counted(job.durable.world_size, 'worker')}, checkpoint every"
+            f" {job.settings.checkpoint_every} to a temporary folder; to resume by another"
+            " command give --state-dir DIR"
         )
-    elif settings.checkpoint:
-        console.say(f"a checkpoint every {settings.checkpoint_every} goes to {settings.checkpoint}")
+    return job.beginning()
 
 
 async def _serve(server: Server, whole: trio.CancelScope, failures: list[FtcommError]) -> None:

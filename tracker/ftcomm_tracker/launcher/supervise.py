@@ -73,6 +73,8 @@ async def _supervise(options: SuperviseOptions, console: Console) -> int:
         nursery.cancel_scope.cancel()
     if failures:
         raise failures[0]
+    if status == 0:
+        console.announce("the job has ended well")
     return status
 
 
@@ -85,7 +87,7 @@ async def _wait_for_token(worker: WorkerOptions, console: Console) -> None:
     with trio.move_on_after(worker.connect_timeout):
         while path is not None and not _has_content(path):
             if not said:
-                console.say(
+                console.announce(
                     f"token file {path} does not exist yet: waiting up to"
                     f" {worker.connect_timeout:g} s for it (FTCOMM_TRACKER_TIMEOUT)"
                 )

@@ -20,6 +20,7 @@ import trio
 from ftcomm.config.environment import job_settings, process_environment
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.config.named_paths import absolute_path, temporary_folder, with_home
+from ftcomm.config.plurals import counted
 from ftcomm.durable.opening import open_store
 from ftcomm.errors import ConfigError, JobFinishedError
 from ftcomm.protocol.field_types import MAX_WORLD_SIZE
@@ -111,6 +112,12 @@ class OpenJob:
             f"ftcomm-tracker ready address={self.address} job={self.durable.job_id}"
             f" token_file={self.token_file} state_dir={self.state_dir}"
         )
+
+    def beginning(self) -> str:
+        """The size of the job, its state directory and its store, for a person."""
+        workers, store = counted(self.durable.world_size, "worker"), self.settings.checkpoint
+        to = f", checkpoint every {self.settings.checkpoint_every} to {store}" if store else ""
+        return f"{workers}, state in {self.state_dir}{to}"
 
 
 async def open_job(options: ServeOptions) -> OpenJob:

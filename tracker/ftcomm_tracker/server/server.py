@@ -43,7 +43,8 @@ from ftcomm_tracker.core.events import (
     TakeGeneration,
     Tick,
 )
-from ftcomm_tracker.core.reporting.status import SCHEMA, summary
+from ftcomm_tracker.core.reporting.live_line import group_text
+from ftcomm_tracker.core.reporting.status import SCHEMA
 from ftcomm_tracker.core.roster import Roster
 from ftcomm_tracker.server.connections.connection_table import ConnectionTable
 from ftcomm_tracker.server.connections.listener import dial_address, join_address
@@ -195,6 +196,11 @@ class Server:
         return self._roster.progress()
 
     @property
+    def final_version(self) -> int:
+        """Number of the last checkpoint of a job that has ended well, else -1."""
+        return self._roster.durable.final_version
+
+    @property
     def attempt(self) -> int:
         """The present attempt, 0 of a job without a store."""
         return self._roster.durable.attempt
@@ -212,8 +218,8 @@ class Server:
         return self._roster.standing_of(worker_id, number)
 
     def summary(self) -> str:
-        """The job's state in one line."""
-        return summary(self._roster.snapshot(trio.current_time()))
+        """The job's group and store in one line, without its position."""
+        return group_text(self._roster.snapshot(trio.current_time()))
 
     def snapshot(self) -> dict[str, object]:
         """The job's state for people and scripts."""
@@ -341,7 +347,9 @@ class Server:
             case Note(level, text):
                 log.log(_LEVELS.get(level, logging.INFO), "%s", text)
             case IncidentClosed(incident):
-                record_incident(self._state_dir.path, incident, now=trio.current_time())
+                places = [place.worker_id for place in self._roster.durable.places]
+                now = trio.current_time()
+                record_incident(self._state_dir.path, incident, places, now=now)
             case (
                 PutSeries()
                 | PutVersion()
