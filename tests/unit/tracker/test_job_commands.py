@@ -339,7 +339,7 @@ def test_status_takes_the_only_job_that_runs(
         assert states() == {ready["job"]: "running"}
         assert invoke("stop") == (0, "stopped\n")
         process.wait(timeout=30)
-    assert states() == {ready["job"]: "over"}
+    assert states() == {ready["job"]: "failed: JobStoppedError"}
 
 
 @pytest.mark.process

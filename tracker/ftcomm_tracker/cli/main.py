@@ -32,7 +32,7 @@ from ftcomm_tracker.cli.options import (
 from ftcomm_tracker.cli.setting_options import SETTING_OPTIONS
 from ftcomm_tracker.core.reporting.incident_words import done_text
 from ftcomm_tracker.launcher.console import Console
-from ftcomm_tracker.launcher.console_session import LogOptions, with_console
+from ftcomm_tracker.launcher.console_session import LogOptions, tell_failure, with_console
 from ftcomm_tracker.launcher.log_lines import FORMATS, NOTICE
 from ftcomm_tracker.launcher.restart_policy import (
     MAX_RESTARTS,
@@ -42,6 +42,7 @@ from ftcomm_tracker.launcher.restart_policy import (
 from ftcomm_tracker.launcher.run_job import RunOptions, run_job
 from ftcomm_tracker.launcher.signals import until_signal
 from ftcomm_tracker.launcher.supervise import SuperviseOptions, supervise_worker
+from ftcomm_tracker.operator.given_command import keep_command, this_command
 from ftcomm_tracker.operator.job_registry import register, unregister
 from ftcomm_tracker.server.fault_injection import TrackerFaults
 from ftcomm_tracker.server.open_job import OpenJob, ServeOptions, naming_options, open_job
@@ -275,7 +276,7 @@ def run(command: tuple[str, ...], **given: Any) -> None:
     log_options = _log_options(given)
     restarts = _restart_limits(given)
     serving = _serve_options(given)
-    options = RunOptions(serving, command, restarts, log_options)
+    options = RunOptions(serving, command, restarts, log_options, given=this_command())
     run_and_exit(_run, options, say=log_options.say_error)
 
 
@@ -360,7 +361,11 @@ async def _serve(options: ServeOptions, faults: str | None, log_options: LogOpti
         if faults:
             generation = job.journal.generation
             job.server.faults = TrackerFaults(faults, job.durable, generation)
+        keep_command(job.state_dir, this_command())
         status = await _serve_to_its_end(job, console)
+        outcome = job.server.outcome
+        if outcome is not None and not outcome.ok:
+            tell_failure(console, outcome, status)
         if status == 0:
             spent_s = trio.current_time() - began
             console.announce(done_text(spent_s, job.server.final_version, 0))

@@ -13,6 +13,8 @@ import trio
 
 from ftcomm.config.environment import process_environment
 from ftcomm.errors import FtcommError
+from ftcomm_tracker.core.events import JobEnded
+from ftcomm_tracker.core.reporting.job_end import failure_lines
 from ftcomm_tracker.launcher.console import Console, write_all
 from ftcomm_tracker.launcher.live_area import LiveArea
 from ftcomm_tracker.launcher.log_files import LogFiles
@@ -125,6 +127,14 @@ async def with_console(
                 await console.finish(LAST_WORDS_S)
             nursery.cancel_scope.cancel()
     return status or (UNWRITTEN if console.unwritten else 0)
+
+
+def tell_failure(console: Console, outcome: JobEnded, status: int, resumes: str = "") -> None:
+    """Print the block by which a failed job ends; arguments as of `failure_lines`."""
+    what, *rest = failure_lines(outcome.error, outcome.cause, status, resumes)
+    console.say(what, "ERROR")
+    for line in rest:
+        console.announce(line)
 
 
 def _keep_errors(error: BaseException, files: LogFiles) -> None:

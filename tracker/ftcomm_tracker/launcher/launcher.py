@@ -391,8 +391,8 @@ class Launcher:
             ):
                 # Of a job that has failed its end says why.
                 failed = self._job.outcome is not None and not self._job.outcome.ok
-                level = "INFO" if failed else "WARNING"
-                self._console.say(f"worker {worker_id} {describe_exit(status)}", level)
+                tell = self._console.say if failed else self._console.warn
+                tell(f"worker {worker_id} {describe_exit(status)}")
             return None
         self._policy.observe(self._job.progress(), self._job.attempt)
         decision = self._policy.after_exit(
@@ -408,8 +408,9 @@ class Launcher:
         )
         if not (isinstance(decision, Finished) and status == 0):
             how = describe_exit(status, memory, joined=joined) + (MISSED if missed else "")
-            level = "INFO" if self._is_told_otherwise(child, status, decision) else "WARNING"
-            self._console.say(f"worker {worker_id} {how}: {describe(decision)}", level)
+            is_told = self._is_told_otherwise(child, status, decision)
+            tell = self._console.say if is_told else self._console.warn
+            tell(f"worker {worker_id} {how}: {describe(decision)}")
         match decision:
             case RestartAfter(delay_s):
                 return delay_s

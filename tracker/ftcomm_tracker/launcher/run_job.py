@@ -11,11 +11,18 @@ from ftcomm.config.plurals import counted
 from ftcomm.errors import FtcommError
 from ftcomm_tracker.core.events import JobEnded
 from ftcomm_tracker.core.reporting.incident_words import done_text
+from ftcomm_tracker.core.reporting.job_end import resume_text
 from ftcomm_tracker.launcher.console import Console
-from ftcomm_tracker.launcher.console_session import LAST_WORDS_S, LogOptions, with_console
+from ftcomm_tracker.launcher.console_session import (
+    LAST_WORDS_S,
+    LogOptions,
+    tell_failure,
+    with_console,
+)
 from ftcomm_tracker.launcher.launcher import Launcher, LaunchOptions
 from ftcomm_tracker.launcher.memcpy_tuning import with_tuned_copies
 from ftcomm_tracker.launcher.restart_policy import RestartLimits
+from ftcomm_tracker.operator.given_command import GivenCommand, keep_command
 from ftcomm_tracker.operator.job_registry import register, unregister
 from ftcomm_tracker.server.open_job import OpenJob, ServeOptions, open_job
 from ftcomm_tracker.server.recovery_log import INCIDENTS_FILE
@@ -32,6 +39,7 @@ class RunOptions:
         restarts: limits on those of one worker.
         log: form of the lines.
         tell_end: called with the end of the job, None if the command has ended before it.
+        given: the command line, kept in the state directory; None for no command of a person.
         keeps_records: after trouble a temporary state directory is kept, to be read by people.
     """
 
@@ -40,6 +48,7 @@ class RunOptions:
     restarts: RestartLimits
     log: LogOptions = field(default_factory=LogOptions)
     tell_end: Callable[[JobEnded | None], object] | None = None
+    given: GivenCommand | None = None
     keeps_records: bool = True
 
 
@@ -59,6 +68,8 @@ async def _run_one_job(options: RunOptions, console: Console) -> int:
     own_store = not temporary or options.serving.resume != "require"
     job = await open_job(replace(options.serving, takes_up=False, own_store=own_store))
     register(job, "run", temporary=temporary)
+    if options.given is not None:
+        keep_command(job.state_dir, options.given)
     try:
         status = await _run_both(options, job, console)
     finally:
@@ -109,16 +120,41 @@ async def _run_both(options: RunOptions, job: OpenJob, console: Console) -> int:
             if job.server.over.is_set() and job.server.has_callers:
                 await job.server.ended.wait()
         nursery.cancel_scope.cancel()
-    outcome = job.server.outcome
-    if outcome is not None and outcome.ok and status == 0:
-        spent_s = trio.current_time() - began
-        console.announce(done_text(spent_s, job.server.final_version, launcher.restarts))
+    spent_s = trio.current_time() - began
+    done = done_text(spent_s, job.server.final_version, launcher.restarts)
+    if not failures:
+        _say_how_it_ended(options, job, console, done, status)
     is_ours = options.serving.state_dir is None and options.keeps_records
     if is_ours and (failures or _tells_of_trouble(job, status)):
         console.say(f"the journal and the records of recoveries are kept in {job.state_dir}")
     if failures:
         raise failures[0]
     return status
+
+
+def _say_how_it_ended(
+    options: RunOptions, job: OpenJob, console: Console, done: str, status: int
+) -> None:
+    outcome = job.server.outcome
+    if outcome is not None and outcome.ok:
+        if status == 0:
+            console.announce(done)
+        return
+    resumes = _resumes(options, job)
+    if outcome is not None:
+        tell_failure(console, outcome, status, resumes)
+    elif resumes:
+        console.announce(f"the job was cut short: {resumes}")
+
+
+def _resumes(options: RunOptions, job: OpenJob) -> str:
+    """Say from where the job resumes; empty where that is not known."""
+    store = job.server.snapshot()["store"]
+    if options.given is None or not isinstance(store, dict):
+        return ""
+    if options.serving.state_dir is None and job.own_store is not None:
+        return "nothing is left to resume from: for that give --state-dir DIR"
+    return resume_text(store["newest"], store["age_s"], options.given.line)
 
 
 def _beginning(options: RunOptions, job: OpenJob) -> str:

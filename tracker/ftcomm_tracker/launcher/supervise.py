@@ -14,7 +14,7 @@ from ftcomm.config.environment import (
 )
 from ftcomm.errors import ConfigError, FtcommError
 from ftcomm_tracker.launcher.console import Console
-from ftcomm_tracker.launcher.console_session import LogOptions, with_console
+from ftcomm_tracker.launcher.console_session import LogOptions, tell_failure, with_console
 from ftcomm_tracker.launcher.launcher import Launcher, LaunchOptions
 from ftcomm_tracker.launcher.memcpy_tuning import with_tuned_copies
 from ftcomm_tracker.launcher.remote_tracker import RemoteJob
@@ -73,7 +73,9 @@ async def _supervise(options: SuperviseOptions, console: Console) -> int:
         nursery.cancel_scope.cancel()
     if failures:
         raise failures[0]
-    if status == 0:
+    if job.outcome is not None and not job.outcome.ok:
+        tell_failure(console, job.outcome, status)
+    elif status == 0:
         console.announce("the job has ended well")
     return status
 
