@@ -55,6 +55,7 @@ from ftcomm_tracker.server.operators import Operators
 from ftcomm_tracker.server.progress_log import write_progress
 from ftcomm_tracker.server.recovery_log import record_incident
 from ftcomm_tracker.server.roster_loop import RosterLoop
+from ftcomm_tracker.server.stall_watch import watch_stalls
 from ftcomm_tracker.server.state_dir_watch import StateDirWatch
 from ftcomm_tracker.server.store.chain_task import ChainTask
 from ftcomm_tracker.server.store.job_store import JobStore
@@ -248,6 +249,7 @@ class Server:
             nursery.start_soon(self._connections.accept)
             nursery.start_soon(self._watch_state_dir, nursery.cancel_scope)
             nursery.start_soon(write_progress, lambda: self._roster, self._state_dir.path)
+            nursery.start_soon(watch_stalls, lambda: self._roster)
             self._store.start(nursery)
             try:
                 await self._loop.run(self._is_over)
