@@ -221,7 +221,8 @@ def test_an_option_reads_a_text_as_the_settings_variable_does(
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("7", 7), ("2GiB", 2 << 30), ("1.5 kib", 1536), ("3MB", 3_000_000)]
+    ("text", "size"),
+    [("7", 7), ("2GiB", 2 << 30), ("1.5 kib", 1536), ("2G", 2 << 30), ("3MB", 3_000_000)],
 )
 def test_sizes_have_units(text: str, size: int) -> None:
     assert Size().convert(text, None, None) == size

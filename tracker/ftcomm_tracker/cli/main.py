@@ -1,8 +1,12 @@
 """The command line: `serve`, `run` and `supervise`; the other commands are added to them."""
 
 import logging
+import re
+import shlex
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
+from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -275,7 +279,7 @@ def run(command: tuple[str, ...], **given: Any) -> None:
     """
     log_options = _log_options(given)
     restarts = _restart_limits(given)
-    serving = _serve_options(given)
+    serving = replace(_serve_options(given), size_remedy=_size_remedy(command))
     options = RunOptions(serving, command, restarts, log_options, given=this_command())
     run_and_exit(_run, options, say=log_options.say_error)
 
@@ -344,12 +348,31 @@ async def _run(options: RunOptions) -> int:
         del console  # the refusal is on it, and in the files of --log-dir
         raise ConfigError(
             f"cannot run {program!r}: no such program can be executed",
-            remedy="check the command after --",
+            remedy=_program_remedy(program),
         )
 
     if shutil.which(program) is None:
         return await with_console(options.log, "run", refuse)
     return await run_job(options)
+
+
+def _size_remedy(command: tuple[str, ...]) -> str:
+    """Say what to do without a number of workers, which may stand in the wrong place."""
+    for place, word in enumerate(command):
+        if word in ("-n", "--workers"):
+            text = shlex.join(command[place : place + 2])
+            return f"`{text}` stands behind the command, and is passed to it: put it before"
+        if word.startswith("--workers=") or re.fullmatch(r"-n\d+", word):
+            return f"`{word}` stands behind the command, and is passed to it: put it before"
+    return "give -n"
+
+
+def _program_remedy(program: str) -> str:
+    """Say what may be meant by a program that is not there."""
+    if program.endswith(".py"):
+        return f"a Python script? `python {program}`"
+    known = get_close_matches(program, ("python", "python3", "torchrun", "bash"), n=1)
+    return f"did you mean `{known[0]}`?" if known else "check the name of the program"
 
 
 async def _serve(options: ServeOptions, faults: str | None, log_options: LogOptions) -> int:
