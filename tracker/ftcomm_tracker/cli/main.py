@@ -4,6 +4,7 @@ import logging
 import re
 import shlex
 import shutil
+import textwrap
 from collections.abc import Callable
 from dataclasses import replace
 from difflib import get_close_matches
@@ -17,6 +18,7 @@ from ftcomm.config.environment import VARIABLES, WorkerOptions
 from ftcomm.config.setting_kinds import OptionGroup
 from ftcomm.errors import ConfigError, exit_code_of
 from ftcomm_tracker.cli.checkpoint_commands import checkpoint
+from ftcomm_tracker.cli.documents import DOCUMENTS, document
 from ftcomm_tracker.cli.exit_codes import exit_code_lines
 from ftcomm_tracker.cli.kill_command import kill
 from ftcomm_tracker.cli.list_command import list_jobs
@@ -82,7 +84,7 @@ The tracker's machine was lost or restarted? The same command on the same --stat
 takes the job up again; the workers come back by themselves.
 
 \b
-More: ftcomm-tracker help exit-codes, help environment, COMMAND --help
+More: ftcomm-tracker help exit-codes, help environment, help porting, COMMAND --help
 """
 SERVE_EPILOG = """\b
 Examples:
@@ -485,7 +487,10 @@ def _log_options(given: dict[str, Any]) -> LogOptions:
 
 def environment_lines() -> str:
     """Every variable with its meaning."""
-    return "\n".join(f"{name}\n    {meaning}" for name, meaning in VARIABLES.items())
+    return "\n".join(
+        f"{name}\n{textwrap.indent(textwrap.fill(meaning, 90), '    ')}"
+        for name, meaning in VARIABLES.items()
+    )
 
 
 TOPICS: dict[str, Callable[[], str]] = {
@@ -494,11 +499,15 @@ TOPICS: dict[str, Callable[[], str]] = {
 }
 
 
-@click.command("help", short_help="Explain a command, exit-codes or environment.")
-@click.argument("topic", required=False, metavar="[COMMAND | exit-codes | environment]")
+@click.command("help", short_help="Explain a command or a topic, such as porting.")
+@click.argument("topic", required=False, metavar="[COMMAND | TOPIC]")
 @click.pass_context
 def help_command(ctx: click.Context, topic: str | None) -> None:
-    """Explain a command, the exit statuses, or the environment variables."""
+    """Explain a command or a topic: exit-codes, environment, or a document.
+
+    The documents are quickstart, porting, running, watching, python, torch, recovery, reference and
+    chaos.
+    """
     assert ctx.parent is not None
     group = ctx.parent.command
     assert isinstance(group, click.Group)
@@ -506,11 +515,13 @@ def help_command(ctx: click.Context, topic: str | None) -> None:
         click.echo(group.get_help(ctx.parent))
     elif topic in TOPICS:
         click.echo(TOPICS[topic]())
+    elif topic in DOCUMENTS:
+        click.echo_via_pager(document(topic))
     elif topic in group.commands:
         command = group.commands[topic]
         click.echo(command.get_help(click.Context(command, info_name=topic, parent=ctx.parent)))
     else:
-        known = ", ".join([*TOPICS, *group.commands])
+        known = ", ".join([*TOPICS, *DOCUMENTS, *group.commands])
         raise click.UsageError(f"there is no help on {topic!r}; there is on {known}")
 
 

@@ -19,7 +19,6 @@ from ftcomm_tracker.cli.options import (
     DIRECTORY,
     FILE,
     NumberInRange,
-    program_name,
     run_and_exit,
     say_plainly,
     with_options,
@@ -128,7 +127,7 @@ class TrackerAddress:
         if options.routes is None:
             raise ConfigError(
                 "no tracker is named",
-                remedy=f"give --tracker or --state-dir; `{program_name()} list` shows your jobs",
+                remedy="give --tracker or --state-dir; `ftcomm-tracker list` shows your jobs",
             )
         return options.routes, options.token_file
 

@@ -139,13 +139,13 @@ def _put(entry: JobEntry) -> bool:
     try:
         folder = jobs_folder()
     except ConfigError as error:
-        log.warning("`ftcomm list` will not show this job: %s", error)
+        log.warning("`ftcomm-tracker list` will not show this job: %s", error)
         return False
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_private(entry_path(entry), json.dumps(asdict(entry)))
     except OSError as error:
-        log.warning("`ftcomm list` will not show this job: %s: %s", folder, error.strerror)
+        log.warning("`ftcomm-tracker list` will not show this job: %s: %s", folder, error.strerror)
         return False
     _remove(old for old in read_registry().entries if _is_replaced(old, entry))
     return True
