@@ -8,10 +8,10 @@ Four workers learn from the Mushroom data (examples/mushroom.py) which mushrooms
 about ten seconds on an idle machine, needs no network but this machine's own, and writes to a
 temporary folder alone, which it removes.
 
-It prints what the workers say in both runs; then who died, when, what the next process of that
-worker was given, and how many milliseconds each phase of the recovery took; and finally the
-SHA-256 of both models, which must be equal.  It ends with 0 if they are, with 1 if they are not or
-if something else went wrong; then the folder is kept and named.
+It prints what the workers say in both runs; then, as ``ftcomm-tracker explain`` does, who died,
+when, what the next process was given, and how many milliseconds each phase of the recovery took;
+and finally the SHA-256 of both models, which must be equal.  It ends with 0 if they are, with 1 if
+they are not or if something else went wrong; then the folder is kept and named.
 """
 
 import argparse
@@ -24,10 +24,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 WORKERS = 4
 STEPS = 100
@@ -57,7 +55,7 @@ def main() -> int:
         heading(f"2  With kill -9 of worker {VICTIM} after step {KILL_AFTER_STEP}")
         killer = Killer(folder / "killed")
         killed = train(folder / "killed", killer.on_line)
-        heading("What happened")
+        heading("ftcomm-tracker explain")
         show_incident(folder / "killed", killer)
     except DemoError as error:
         print(f"\nThe demo failed: {error}\nWhat it left is in {folder}", file=sys.stderr)
@@ -133,17 +131,15 @@ def run(folder: Path) -> Iterator[str]:
 
 
 class Killer:
-    """Kills one worker at the right moment, and remembers when.
+    """Kills one worker at the right moment, and remembers it.
 
     Attributes:
         pid: of the process that was killed.
-        at: when, in seconds of the wall clock.
         seen: the launcher has told how that process ended.
     """
 
     def __init__(self, folder: Path) -> None:
         self.pid = 0
-        self.at = 0.0
         self.seen = False
         self._folder = folder
 
@@ -151,9 +147,8 @@ class Killer:
         """Watch the output; strike when the training is half done."""
         if line.startswith(f"[0] step {KILL_AFTER_STEP}:"):
             (self.pid,) = processes_of(self._folder, VICTIM)
-            self.at = time.time()
             os.kill(self.pid, signal.SIGKILL)
-        elif f"worker {VICTIM} was killed by SIGKILL" in line:
+        elif f"worker {VICTIM} killed (SIGKILL)" in line:
             self.seen = True
             print(f"  --- kill -9 {self.pid}: {line.partition('ftcomm: ')[2]} ---", flush=True)
 
@@ -167,50 +162,16 @@ def show_incident(folder: Path, killer: Killer) -> None:
     """Say who died, when, and what the recovery cost, as the tracker recorded it."""
     if not killer.seen:
         raise DemoError("the worker was not killed")
-    incident = incident_of(folder / "state" / "incidents.jsonl")
+    path = folder / "state" / "incidents.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    victims = [json.loads(line)["victims"] for line in lines]
+    if victims != [[str(VICTIM)]]:
+        raise DemoError(f"one recovery of worker {VICTIM} was expected, {path} tells of {victims}")
     starts = [len(processes_of(folder, worker)) for worker in range(WORKERS)]
     if starts != [1 + (worker == VICTIM) for worker in range(WORKERS)]:
         raise DemoError(f"only worker {VICTIM} should have been started twice, not {starts}")
-    clock = time.strftime("%H:%M:%S", time.localtime(killer.at)) + f"{killer.at % 1:.3f}"[1:]
-    next_pid = processes_of(folder, VICTIM)[1]
-    print(f"  who       worker {VICTIM}, process {killer.pid}; process {next_pid} took its place")
-    print(f"  when      {clock}, at collective {incident['frontier']} (version.number)")
-    replayed, fetched = incident["replayed"], incident["fetched"]
-    print(f"  given     the last checkpoint; {replayed} results replayed, {fetched} sent by others")
-    print("  survivors kept their processes, their memory and every result")
-    for name, milliseconds, meaning in phases(incident, killer.at):
-        print(f"  {name:9} {milliseconds:7.1f} ms  {meaning}")
-
-
-def incident_of(path: Path) -> dict[str, Any]:
-    """The one recovery of the run."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    if len(lines) != 1:
-        raise DemoError(f"one recovery was expected, {path} tells of {len(lines)}")
-    incident: dict[str, Any] = json.loads(lines[0])
-    if incident["victims"] != [str(VICTIM)]:
-        raise DemoError(f"worker {VICTIM} was killed, the tracker names {incident['victims']}")
-    return incident
-
-
-def phases(incident: dict[str, Any], killed_at: float) -> list[tuple[str, float, str]]:
-    """Name, duration and meaning of each part of a recovery."""
-    spent = incident["ms"]
-    # The record's clock is rounded to milliseconds, and a death is noticed in less.
-    detect = max(incident["wall_started"] - killed_at, 0.0) * 1000
-    return [
-        ("detect", detect, "from the kill to the tracker's notice"),
-        ("stop", spent["stop"], "from the notice to the last survivor's report"),
-        (
-            "replace",
-            spent["replace"],
-            "from the notice to the new process's report: Python's start",
-        ),
-        ("decide", spent["decide"], "making the plan and sending it"),
-        ("fetch", spent["fetch"], "what the new process had missed"),
-        ("link", spent["link"], "new connections"),
-        ("total", detect + spent["total"], "from the kill to the next collective of every rank"),
-    ]
+    command = [sys.executable, "-m", "ftcomm_tracker", "explain", "--state-dir", path.parent]
+    print(subprocess.run(command, check=True, capture_output=True, text=True).stdout.rstrip())  # noqa: S603 - ours
 
 
 if __name__ == "__main__":

@@ -118,7 +118,7 @@ class Communicator:
         def __getattr__(self, name: str) -> Any:
             text = f"a communicator has no attribute {name!r}"
             if name in _OURS:
-                text += f": use {_OURS[name]}; see docs/porting.md"
+                text += f": use {_OURS[name]}; see `ftcomm-tracker help porting`"
             raise AttributeError(text, name=name, obj=self)
 
     def __dir__(self) -> list[str]:

@@ -16,6 +16,10 @@ TIB: Final = 1 << 40
 _UNITS: Final = {
     "": 1,
     "B": 1,
+    "K": KIB,
+    "M": MIB,
+    "G": GIB,
+    "T": TIB,
     "KIB": KIB,
     "MIB": MIB,
     "GIB": GIB,
@@ -25,8 +29,8 @@ _UNITS: Final = {
     "GB": 10**9,
     "TB": 10**12,
 }
-_PERIOD: Final = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(s|m|h|v)")
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
+_PERIOD: Final = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)([smhv]?)")
+_SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
 class OptionGroup(enum.Enum):
@@ -205,7 +209,11 @@ class CheckpointPeriod:
 
     @classmethod
     def of(cls, text: str) -> "CheckpointPeriod":
-        """The period that `text` names: ``60s``, ``5m``, ``1h`` or ``10v``; raises ValueError."""
+        """The period that `text` names: ``60s`` or ``60``, ``5m``, ``1h`` or ``10v``.
+
+        Raises:
+            ValueError: it names none.
+        """
         match = _PERIOD.fullmatch(text.strip().lower())
         if match is None:
             raise ValueError(f"{text!r} is no period such as 60s, 5m or 10v")

@@ -118,7 +118,7 @@ def attempt(
         faults: addresses of deaths.
     """
     folder.mkdir(parents=True)
-    command = [sys.executable, "-m", "ftcomm_tracker", "serve", "-n", str(workers)]
+    command = [sys.executable, "-m", "ftcomm_tracker", "serve", "-v", "-n", str(workers)]
     command += ["--verify", "inputs", "--state-dir", str(folder / "state")]
     with subprocess.Popen(
         command,

@@ -145,7 +145,7 @@ class Job(Record):
         if self.plan.standby:
             options = ["-n", str(self.plan.n), *options[1:], *self._standby_options]
             options += self.plan.settings_options()
-        command = [sys.executable, "-m", "ftcomm_tracker", "serve", "--state-dir"]
+        command = [sys.executable, "-m", "ftcomm_tracker", "serve", "-v", "--state-dir"]
         with subprocess.Popen(
             [*command, str(self.folder / "second-state"), *options],
             stdout=subprocess.PIPE,

@@ -119,7 +119,7 @@ class Job:
         self._rest = b""
         self._open = True
         self._deadline = time.monotonic() + WALL_S
-        command = [sys.executable, "-m", "ftcomm_tracker", "run", "-n", str(world_size)]
+        command = [sys.executable, "-m", "ftcomm_tracker", "run", "-v", "-n", str(world_size)]
         command += ["--state-dir", str(folder / "state"), *way.options, "--"]
         command += ["/bin/sh", "-c", NOTE_PID, str(folder), sys.executable, str(way.script)]
         command += ["--steps", str(STEPS), "--pause", str(way.pause_s)]

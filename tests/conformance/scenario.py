@@ -108,7 +108,7 @@ def start_under_run(
         "CONFORMANCE_DIR": str(folder),
         "FTCOMM_FAULTS": f"{faults}>{folder / 'events'}",
     }
-    command = [sys.executable, "-m", "ftcomm_tracker", "run", *options, "--"]
+    command = [sys.executable, "-m", "ftcomm_tracker", "run", "-v", *options, "--"]
     with subprocess.Popen(
         [*command, sys.executable, "-m", "tests.conformance.programs"],
         env=environment,

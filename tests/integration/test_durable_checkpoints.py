@@ -124,7 +124,7 @@ def test_a_plain_run_goes_on_by_itself_after_the_loss_of_all_workers(tmp_path: P
     assert (killed.returncode, models(killed)) == (0, models(clean)), killed.stderr
     assert versions(killed) == {0, 4, 6}
     assert "attempt 3 begins from checkpoint 6" in killed.stderr
-    assert killed.stderr.count("another command cannot resume; for that give --state-dir DIR") == 1
+    assert killed.stderr.count("to resume by another command give --state-dir DIR") == 1
     [left] = place.glob("ftcomm-*")  # for its journal, and incidents.jsonl
     assert not (left / "store").exists()
     again = plain(marks, "--state-dir", str(left))

@@ -47,7 +47,7 @@ def run(
     script: Path, *options: str, workers: int = WORKERS, faults: str = "", cwd: Path = ROOT
 ) -> str:
     """Run a script to its good end; returns what it and the launcher said."""
-    command = [sys.executable, "-m", "ftcomm_tracker", "run", "-n", str(workers), "--"]
+    command = [sys.executable, "-m", "ftcomm_tracker", "run", "-v", "-n", str(workers), "--"]
     done = subprocess.run(
         [*command, sys.executable, str(script), *options],
         env={**worker_environment(), "FTCOMM_FAULTS": faults},

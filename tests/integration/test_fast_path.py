@@ -26,7 +26,7 @@ def train(folder: Path, *settings: str, kill: bool) -> tuple[str, int]:
     folder.mkdir()
     if kill:
         (folder / "kill").touch()
-    command = [sys.executable, "-m", "ftcomm_tracker", "run", "-n", "3"]
+    command = [sys.executable, "-m", "ftcomm_tracker", "run", "-v", "-n", "3"]
     command += ["--state-dir", str(folder / "state"), *settings, "--"]
     command += [sys.executable, str(SCRIPT), str(folder)]
     done = subprocess.run(

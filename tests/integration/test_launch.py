@@ -74,7 +74,8 @@ def test_after_a_kill_the_results_are_the_same(
     killed = launch(launched.train, 3, (10,), {"mark": str(tmp_path / "died")}, **options)
     assert (tmp_path / "died").exists()
     assert killed == clean
-    assert capsys.readouterr().err.count("worker 1 was killed by SIGKILL") == 1
+    said = capsys.readouterr().err
+    assert len(re.findall(r"worker 1 (?:killed \(SIGKILL\)|was killed by SIGKILL)", said)) == 1
 
 
 def test_the_rank_of_a_result_is_that_of_the_job_whatever_else_is_opened(launch: Launch) -> None:
@@ -109,7 +110,7 @@ def test_a_ranks_exception_is_raised_with_its_rank_and_traceback(
     assert job.startswith("the job ended by it: ScriptFailedError: the script of worker 1 failed")
     output = capsys.readouterr().err
     assert output.count("[1] ZeroDivisionError: the data are wrong") == 1
-    assert output.count("starting it again") == 1
+    assert len(re.findall("^ftcomm: worker 1 exited", output, re.MULTILINE)) == 2
 
 
 def test_wrong_arguments_that_no_signature_shows_end_the_job_the_second_time(
@@ -117,7 +118,7 @@ def test_wrong_arguments_that_no_signature_shows_end_the_job_the_second_time(
 ) -> None:
     with pytest.raises(TypeError, match="'int' object is not iterable"):
         launch(max, 2, (1,))
-    assert "starting it again in" not in capsys.readouterr().err
+    assert "restarted" not in capsys.readouterr().err
 
 
 def test_an_exception_that_cannot_be_rebuilt_is_told_by_its_text(launch: Launch) -> None:

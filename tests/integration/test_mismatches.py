@@ -185,7 +185,8 @@ OTHER_FUNCTION = (
 )
 OTHER_STATE = (
     "0.0: ranks 0, 2, 3 and rank 1 passed different states to checkpoint() at job.py:10;"
-    " state['momentum']['w1'] (float64[4]) has other values on rank 1 than on ranks 0, 2, 3"
+    " state['momentum']['w1'] (float64[4]) has other values on rank 1 than on ranks 0, 2, 3;"
+    " what each rank has of its own is passed apart: checkpoint(state, local)"
 )
 FORGOTTEN = (
     "5.1: rank 0 and rank 1 passed different states to checkpoint() at job.py:15; state['w']"

@@ -22,7 +22,7 @@ OUTPUT = sorted(re.findall(r"^\[\d\] .*$", SECTION, re.MULTILINE))
 def run_job(folder: Path, **variables: str) -> tuple[list[str], str]:
     """Standard output of the workers, sorted, and the log of the launcher."""
     (folder / "phases.py").write_text(SCRIPT)
-    run = [sys.executable, "-m", "ftcomm_tracker", "run", "-n", "3"]
+    run = [sys.executable, "-m", "ftcomm_tracker", "run", "-v", "-n", "3"]
     done = subprocess.run(
         [*run, "--state-dir", str(folder / "job"), "--", sys.executable, "phases.py"],
         env={**worker_environment(), **variables},

@@ -33,7 +33,7 @@ def job(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
     # On a busy machine the commands take longer than its 200 steps; the test ends it.
     (tmp_path / "train.py").write_text(SCRIPT.replace("200", "100_000"))
     with subprocess.Popen(
-        RUN.split(),
+        [*RUN.split()[:2], "-v", *RUN.split()[2:]],
         env=environment(),
         cwd=tmp_path,
         stdout=subprocess.PIPE,

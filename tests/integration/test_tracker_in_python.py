@@ -87,7 +87,7 @@ def test_a_used_port_and_a_directory_of_another_job_are_refused(tmp_path: Path) 
     with ftcomm.Tracker(2, state_dir=tmp_path):
         pass
     with (
-        pytest.raises(ftcomm.ConfigError, match="has world_size 2, 3 was asked for"),
+        pytest.raises(ftcomm.ConfigError, match="has -n 2, 3 was asked for"),
         ftcomm.Tracker(3, state_dir=tmp_path),
     ):
         pass

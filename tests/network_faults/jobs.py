@@ -111,7 +111,16 @@ class Job:
 
     async def serve(self, *options: str, prefix: Sequence[str] = ()) -> tuple[str, int]:
         """Start the tracker; returns its address."""
-        command = [*prefix, sys.executable, "-m", "ftcomm_tracker", "serve", "-n", str(self.n)]
+        command = [
+            *prefix,
+            sys.executable,
+            "-m",
+            "ftcomm_tracker",
+            "serve",
+            "-v",
+            "-n",
+            str(self.n),
+        ]
         command += ["--state-dir", str(self.folder / "state"), "--transport", "tcp", *options]
         await self._start("tracker", command, self.tracker, {})
         line = await self.tracker.wait_for("ftcomm-tracker ready")
@@ -132,7 +141,7 @@ class Job:
         }
         command = [*prefix, sys.executable]
         if supervised:
-            command += ["-m", "ftcomm_tracker", "supervise", "--", sys.executable]
+            command += ["-m", "ftcomm_tracker", "supervise", "-v", "--", sys.executable]
         command += ["-c", self.script, self._gates]
         await self._start(str(worker), command, self.workers[worker], variables)
 

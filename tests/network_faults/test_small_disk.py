@@ -87,7 +87,7 @@ def test_a_launcher_whose_disk_is_full_says_so_and_ends_with_its_workers(tmp_pat
     state.mkdir(mode=0o700)
     os.mkfifo(gate)
     with SmallDisk(state, 1 << 20) as disk:
-        run = ["-m", "ftcomm_tracker", "run", "-n", "2", "--state-dir", str(state), "--"]
+        run = ["-m", "ftcomm_tracker", "run", "-v", "-n", "2", "--state-dir", str(state), "--"]
         command = [sys.executable, "-c", AT_A_GATE, str(gate)]
         with subprocess.Popen(
             [*disk.prefix, sys.executable, *run, *command],

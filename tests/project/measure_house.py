@@ -59,6 +59,7 @@ PRODUCT_LINES = {
         (20760, "errors of scripts: one on all ranks ends the job, and is shown once"),
         (20900, "grace, start scripts, background processes and standard input of workers"),
         (20900, "the digest behind the newest durable checkpoint; the last word of a job"),
+        (21600, "the console in a user's words, the end of a job, doctor without a tracker"),
         (41120, "parts of a state that are one object; means of float16 in float32"),
     ],
     "ftcomm_chaos": [

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ftcomm_tracker.cli.documents import DOCUMENTS
 from tests.unit.tracker.test_launcher import environment
 
 pytest.importorskip("hatchling", reason="hatchling, which builds the wheel, is not installed")
@@ -64,7 +65,14 @@ def test_the_wheel_has_the_sources_but_what_tests_ftcomm(wheel: Path) -> None:
     expected = {name for name in expected if not name.startswith(LEFT_OUT)}
     packed = {path.relative_to(wheel).as_posix() for path in wheel.rglob("*.*") if path.is_file()}
     packed = {name for name in packed if ".dist-info/" not in name and "__pycache__" not in name}
-    assert packed == expected | {"ftcomm/py.typed"}
+    documents = {f"ftcomm_tracker/help/{name}.md" for name in DOCUMENTS}
+    assert packed == expected | {"ftcomm/py.typed"} | documents
+
+
+def test_the_documents_that_errors_name_are_shown_without_a_checkout(wheel: Path) -> None:
+    for name in DOCUMENTS:
+        text = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+        assert run_module(wheel, "ftcomm_tracker", "help", name) == (0, text + "\n")
 
 
 def test_run_and_the_checkers_work_without_a_checkout(wheel: Path) -> None:

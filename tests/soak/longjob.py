@@ -44,6 +44,7 @@ class LongJob:
             "-m",
             "ftcomm_tracker",
             "run",
+            "-v",
             "-n",
             str(WORKERS),
             "--spares",

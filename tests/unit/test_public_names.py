@@ -108,7 +108,8 @@ def test_without_a_local_default_a_type_checker_knows_two_fields(
 def test_a_name_of_another_library_is_answered_with_ours(comm: ftcomm.Communicator) -> None:
     with pytest.raises(AttributeError) as refused:
         getattr(comm, "Allreduce")  # noqa: B009 - a type checker knows that it is not there
-    said = "a communicator has no attribute 'Allreduce': use allreduce; see docs/porting.md"
+    words = "a communicator has no attribute 'Allreduce': use allreduce"
+    said = f"{words}; see `ftcomm-tracker help porting`"
     assert (str(refused.value), refused.value.name) == (said, "Allreduce")
     assert not hasattr(comm, "all_reduce")
 

@@ -68,7 +68,7 @@ def hint_lines(session: RunSession) -> list[str]:
         return []
     return [
         "  the script makes no checkpoint, so a restarted worker computes all of it again:",
-        "  use `load_checkpoint` and `checkpoint` (docs/porting.md)",
+        "  use `load_checkpoint` and `checkpoint` (`ftcomm-tracker help porting`)",
     ]
 
 

@@ -175,7 +175,9 @@ class GivenOptions:
     help="Mean time between losses of everything [default: one in each job]",
 )
 @click.option("--lose-tracker-disk", type=TIME, hidden=True)  # what `serve --rebuild` is for
-@click.option("--plan", type=_FILE, metavar="FILE", help="Faults as JSON (docs/chaos.md)")
+@click.option(
+    "--plan", type=_FILE, metavar="FILE", help="Faults as JSON (ftcomm-tracker help chaos)"
+)
 @click.option(
     "--trace", type=_FILE, metavar="FILE", help="Machines that come and go: ms,add|remove,node"
 )

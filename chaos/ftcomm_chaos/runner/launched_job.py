@@ -27,7 +27,7 @@ class LaunchedJob(LiveJob):
         spec = self.spec
         options = [*spec.job_options(), "--state-dir", str(spec.state_dir)]
         options += [*self.run_with.options, *spec.patience]
-        command = [*TRACKER_COMMAND, "run", *options, "--", *self.command]
+        command = [*TRACKER_COMMAND, "run", "-v", *options, "--", *self.command]
         while True:
             self._launcher = self.start("launcher", command, self.environment())
             status = await self.attend(self._launcher)

@@ -102,7 +102,7 @@ class ServedJob(LiveJob):
 
     async def _serve(self, *options: str) -> None:
         assert self._nursery is not None
-        command = [*self.run_with.tracker_prefix, *TRACKER_COMMAND, "serve"]
+        command = [*self.run_with.tracker_prefix, *TRACKER_COMMAND, "serve", "-v"]
         command += ["--state-dir", str(self.spec.state_dir), *options]
         command += self.run_with.tracker_options
         child = self.start(TRACKER, command, self.environment())
@@ -143,8 +143,17 @@ class ServedJob(LiveJob):
             return
         assert self._nursery is not None
         where = ["--tracker", self._address, "--token-file", self._token_file]
-        command = [*self.run_with.supervisor_prefix.get(worker, []), *TRACKER_COMMAND, "supervise"]
-        command += [*where, "--worker-id", worker, *self.spec.patience, "--", *self.command]
+        command = [*self.run_with.supervisor_prefix.get(worker, []), *TRACKER_COMMAND]
+        command += [
+            "supervise",
+            "-v",
+            *where,
+            "--worker-id",
+            worker,
+            *self.spec.patience,
+            "--",
+            *self.command,
+        ]
         spare = {"FTCOMM_SPARE": "1"} if worker in self.spec.spare_ids else {}
         child = self.start(f"supervisor {worker}", command, {**self.environment(), **spare})
         self._supervisors[worker] = child

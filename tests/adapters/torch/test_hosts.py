@@ -20,7 +20,7 @@ PROCESSES = 4
 
 def run(folder: Path, *options: str) -> tuple[str, str]:
     """The model that all processes of both hosts told, and all that was said."""
-    command = [sys.executable, "-m", "ftcomm_tracker", "run", "-n", "2", "--", sys.executable]
+    command = [sys.executable, "-m", "ftcomm_tracker", "run", "-v", "-n", "2", "--", sys.executable]
     done = subprocess.run(
         [*command, str(ROOT / "examples" / "torch_hosts.py"), *options],
         env=worker_environment(), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

@@ -126,10 +126,12 @@ class FakeWorkers:
 
     Attributes:
         children: all that have been started.
+        verbosity: options of what the console prints.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
         self.children: list[FakeChild] = []
+        self.verbosity: tuple[str, ...] = ("-v",)
         self._capfd = capfd
         self._script: Script = runs_on
         monkeypatch.setattr(launch, "start_child", self._start)
@@ -146,11 +148,11 @@ class FakeWorkers:
 
     def run(self, script: Script, *options: str, n: int = 2) -> Done:
         """``ftcomm-tracker run`` of workers that run `script`."""
-        return self._invoke(script, "run", "-n", str(n), *options)
+        return self._invoke(script, "run", *self.verbosity, "-n", str(n), *options)
 
     def supervise(self, script: Script, *options: str) -> Done:
         """``ftcomm-tracker supervise`` of a worker that runs `script`."""
-        return self._invoke(script, "supervise", *options)
+        return self._invoke(script, "supervise", *self.verbosity, *options)
 
     def _invoke(self, script: Script, *words: str) -> Done:
         self._script, self.children = script, []

@@ -17,7 +17,7 @@ def serve(state: Path | None, *options: str, **extra: str) -> Iterator[Serving]:
     """A tracker on `state`, and the fields of the line that it prints when it is ready."""
     where = [] if state is None else ["--state-dir", str(state)]
     with subprocess.Popen(
-        [*CLI, "serve", *where, *options],
+        [*CLI, "serve", "-v", *where, *options],
         env=environment(**extra),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -39,7 +39,7 @@ def supervise(
     """A supervisor of one worker that runs `script`."""
     given = ["--tracker", ready["address"], "--token-file", ready["token_file"], *options]
     with subprocess.Popen(
-        [*CLI, "supervise", *given, "--", sys.executable, "-c", script],
+        [*CLI, "supervise", "-v", *given, "--", sys.executable, "-c", script],
         env=environment(**extra),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

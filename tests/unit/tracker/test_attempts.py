@@ -490,4 +490,4 @@ def test_an_end_that_nobody_asked_for_is_followed(
     if goes_on:
         begun.on_verified(4, "")
         begun.on_put(taken=False)
-        assert begun.notes[0] == ("warning", f"attempt 1 has ended: {error}: so it was")
+        assert begun.notes[0] == ("info", f"attempt 1 has ended: {error}: so it was")

@@ -25,7 +25,7 @@ from tests.unit.tracker.test_launcher import environment
 
 TEXT = LineFormat(as_json=False, clock=lambda: 1_700_000_000.25)
 JSON = LineFormat(as_json=True, clock=lambda: 1_700_000_000.25)
-STAMP = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} (INFO|WARNING|ERROR) ftcomm: "
+STAMP = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} (INFO|NOTICE|WARNING|ERROR) ftcomm: "
 
 
 def test_an_own_line_says_when_and_how_grave() -> None:
@@ -225,7 +225,7 @@ async def test_lines_that_other_threads_log_are_printed(
             await trio.to_thread.run_sync(logger.warning, text)
         return 0
 
-    status = await with_console(LogOptions(), "run", work)
+    status = await with_console(LogOptions(shown=logging.INFO), "run", work)
     lines = [line.partition(" WARNING ftcomm: ")[2] for line in capfd.readouterr().err.splitlines()]
     assert (status, lines) == (0, ["one", "two"])
 
@@ -244,15 +244,22 @@ def test_a_jobs_lines_are_json_and_kept_in_files(workers: FakeWorkers, tmp_path:
         ("0", "stdout", "out")
     ]
     said = [json.loads(line) for line in done.stderr.splitlines()]
-    assert {line["level"] for line in said if "level" in line} == {"info", "warning", "error"}
+    assert {line["level"] for line in said if "level" in line} == {"info", "notice", "error"}
     assert [line["line"] for line in said if "line" in line] == ["err"]
     kept = {path.name: path.read_text() for path in folder.iterdir()}
     assert set(kept) == {"run.log", "worker-0.log"}
     own = [line for line in done.stderr.splitlines(keepends=True) if '"level"' in line]
-    assert kept["run.log"] == "".join(own)
+    assert [_without_time(line) for line in kept["run.log"].splitlines()] == [
+        _without_time(line) for line in own
+    ]
     started, *lines = [json.loads(line) for line in kept["worker-0.log"].splitlines()]
     assert started["message"].startswith("worker 0 is process ")
     assert sorted(line["line"] for line in lines) == ["err", "out"]
+
+
+def _without_time(line: str) -> tuple[str, str]:
+    document = json.loads(line)
+    return document["level"], document["message"]
 
 
 def test_lines_of_run_have_a_time_and_a_level(workers: FakeWorkers) -> None:
@@ -283,7 +290,7 @@ def test_a_progress_bar_shows_on_a_terminal() -> None:
     ) as launcher:
         os.close(follower)
         seen = b""
-        while b"[0]  10%\r\nforming" not in seen:
+        while b"[0]  10%\r\nwaiting for workers, " not in seen:
             seen += os.read(leader, 4096)
         launcher.terminate()
         launcher.wait(timeout=30)

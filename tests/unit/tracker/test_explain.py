@@ -135,8 +135,8 @@ def test_ranks_that_wait_for_one_that_computes() -> None:
             " 0.0 s ago"
         ),
         (
-            "  To do: nothing if that is its work; else read its output; `py-spy dump --pid PID` on"
-            " its host shows where it is."
+            "  To do: nothing if that is its work; else read its output; `py-spy dump --pid 0` on h"
+            " shows where it is."
         ),
     ]
     assert table(document(scenario)).splitlines()[-3:] == [

@@ -138,7 +138,10 @@ the job has ended with JobStoppedError.
     ],
 )
 def test_explain_says_how_it_ended(tmp_path: Path, end: dict[str, object], said: str) -> None:
-    assert invoke("explain", "--state-dir", ended(tmp_path, **end)) == (0, said)
+    status, text = invoke("explain", "--state-dir", ended(tmp_path, **end))
+    how, _, happened = text.partition("\nWhat happened:\n\n")
+    assert (status, how) == (0, said)
+    assert happened.startswith("  who       worker w1, process 4711 on h: killed (SIGKILL)\n")
 
 
 def test_there_is_nothing_to_stop(tmp_path: Path) -> None:
@@ -158,7 +161,7 @@ def test_a_job_that_is_not_over_is_still_asked_for(tmp_path: Path) -> None:
 def test_a_tracker_of_an_ended_job_says_what_it_does(tmp_path: Path) -> None:
     with serve(Path(ended(tmp_path, **FINISHED))) as (process, _):
         assert process.stderr is not None
-        assert process.stderr.readline().partition(" INFO ")[2] == (
+        assert process.stderr.readline().partition(" NOTICE ")[2] == (
             "ftcomm: the job has finished at version 6; late workers are told so for 30 s\n"
         )
 

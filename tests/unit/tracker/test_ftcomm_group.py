@@ -26,7 +26,7 @@ def test_the_group_has_every_command_of_the_tracker() -> None:
 def test_without_a_command_it_shows_the_environment() -> None:
     result = CliRunner().invoke(main, [], env={"FTCOMM_LOG": "info"})
     said = [f"ftcomm {ftcomm.__version__}", "numpy", "trio", "Transports: ", '  FTCOMM_LOG="info"']
-    said += ["ftcomm run -n 4 python train.py", f"Python: {platform.python_version()}"]
+    said += ["ftcomm-tracker run -n 4 python train.py", f"Python: {platform.python_version()}"]
     assert (result.exit_code, [text for text in said if text not in result.output]) == (0, [])
 
 
@@ -44,30 +44,20 @@ def test_json_belongs_behind_a_command() -> None:
 
 
 @pytest.mark.parametrize("program", ["ftcomm", "ftcomm-tracker"])
-def test_an_error_begins_with_the_program_that_was_typed(
+def test_a_message_names_one_program_whatever_was_typed(
     program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = main if program == "ftcomm" else tracker_group
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    arguments = ["status"]
-    result = CliRunner().invoke(group, arguments, prog_name=program)
-    said = result.stderr
-    assert (result.exit_code, said.startswith(f"{program}: "), f"`{program} list`" in said) == (
-        64,
-        True,
-        True,
-    )
-
-
-def test_a_warning_begins_with_the_program_that_was_typed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     damaged = tmp_path / "ftcomm" / "jobs" / "20260101-000000-abcdef.json"
     damaged.parent.mkdir(parents=True)
     damaged.write_text("[]")
-    result = CliRunner().invoke(main, ["list"], prog_name="ftcomm")
-    assert result.stderr == f"ftcomm: ignored {str(damaged)!r}: it is not a JSON object\n"
+    result = CliRunner().invoke(group, ["status"], prog_name=program)
+    assert (result.exit_code, "`ftcomm-tracker list`" in result.stderr) == (64, True)
+    assert result.stderr.startswith("ftcomm-tracker: no tracker is named")
+    result = CliRunner().invoke(group, ["list"], prog_name=program)
+    words = f"ftcomm-tracker: ignored {str(damaged)!r}: it is not a JSON object\n"
+    assert result.stderr == words
 
 
 def test_a_variable_cannot_write_to_the_terminal() -> None:

@@ -153,7 +153,7 @@ def test_explain_names_a_child_that_has_not_called_init() -> None:
         "  - the job fails if they do not come within 592 s",
         "  - the tracker has been up for 20 s",
         (
-            "  To do: `py-spy dump --pid PID` on its host shows where a process that has not"
+            "  To do: `py-spy dump --pid 71` on node7 shows where a process that has not"
             " called init() is: importing, reading, or in a script that never calls it."
         ),
     ]

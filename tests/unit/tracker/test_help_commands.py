@@ -11,11 +11,17 @@ from ftcomm import errors
 from ftcomm.config.environment import VARIABLES
 from ftcomm.config.setting_kinds import OptionGroup
 from ftcomm.protocol.position import START
+from ftcomm_tracker.cli.documents import DOCUMENTS
 from ftcomm_tracker.cli.exit_codes import ExitCode, exit_codes
 from ftcomm_tracker.cli.main import main
 from ftcomm_tracker.launcher.restart_policy import RestartAfter, RestartLimits, RestartPolicy
 from tests.unit.tracker.test_cli import invoke
-from tests.unit.tracker.test_launcher import environment
+from tests.unit.tracker.test_launcher import ROOT, environment
+
+LAST_LINES = {
+    name: (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8").splitlines()[-1]
+    for name in DOCUMENTS
+}
 
 
 def test_every_command_has_an_example_or_needs_none() -> None:
@@ -48,7 +54,7 @@ def test_the_commands_are_listed_in_the_order_of_their_use() -> None:
 def test_a_command_shows_its_basic_options_on_one_screen(command: str) -> None:
     status, text = invoke(command, "--help")
     rows = re.findall(r"^  --?\w", text, re.MULTILINE)
-    assert (status, len(rows) <= 15, "--help-all: all options" in text) == (0, True, True), text
+    assert (status, len(rows) <= 17, "--help-all: all options" in text) == (0, True, True), text
     if command == "run":
         assert text.count("\n") <= 40
         assert max(map(len, text.splitlines())) <= 80
@@ -86,6 +92,7 @@ def test_every_status_of_an_error_is_in_the_one_table() -> None:
         ("exit-codes", "  71  JobLostError, "),
         ("environment", "FTCOMM_ADVERTISE\n    address[:port] that this worker tells the others"),
         ("run", "Run COMMAND as N workers"),
+        *((name, f"{LAST_LINES[name]}\n") for name in DOCUMENTS),
     ],
 )
 def test_help_on_a_topic(topic: str, words: str) -> None:

@@ -158,7 +158,7 @@ def test_a_user_without_a_home_has_no_list_of_jobs(
     job: Any = ServedJob(tmp_path, Durable.fresh(JOB, 2), 2)
     register(job, "serve", temporary=False)
     unregister(job)
-    assert "`ftcomm list` will not show this job: the folder of jobs" in caplog.text
+    assert "`ftcomm-tracker list` will not show this job: the folder of jobs" in caplog.text
     assert invoke("list") == (0, "no jobs\n")
 
 
@@ -339,7 +339,7 @@ def test_status_takes_the_only_job_that_runs(
         assert states() == {ready["job"]: "running"}
         assert invoke("stop") == (0, "stopped\n")
         process.wait(timeout=30)
-    assert states() == {ready["job"]: "over"}
+    assert states() == {ready["job"]: "failed: JobStoppedError"}
 
 
 @pytest.mark.process

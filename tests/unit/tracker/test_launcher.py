@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[3]
 def command(
     *options: str, script: str, n: int = 2, start_script: tuple[str, ...] = ()
 ) -> list[str]:
-    head = [sys.executable, "-m", "ftcomm_tracker", "run", "-n", str(n), *options]
+    head = [sys.executable, "-m", "ftcomm_tracker", "run", "-v", "-n", str(n), *options]
     return [*head, "--", *start_script, sys.executable, "-c", script]
 
 

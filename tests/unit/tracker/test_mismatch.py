@@ -8,7 +8,7 @@ from ftcomm.protocol.messages import CallMade, Calls, Leaf, Leaves
 from ftcomm.protocol.position import PRELUDE
 from ftcomm.protocol.signature import Kind, OpCode, Scalar, Signature, site_with_function
 from ftcomm_tracker.core.mismatch_inquiry import Evidence, Side
-from ftcomm_tracker.core.reporting.mismatch import USUAL_CAUSE, explain
+from ftcomm_tracker.core.reporting.mismatch import OF_EACH_RANK, USUAL_CAUSE, explain
 from tests.unit.tracker.roster_scenario import at
 
 CAST = Signature(Kind.BROADCAST, dtype=12, root=0, count=3, ndim=1, dims=(3, 0, 0, 0))
@@ -234,7 +234,8 @@ def where(changes: dict[str, tuple[str, str] | None], restarted: dict[int, str])
         " checkpoint() at t.py:3; "
     )
     assert cause.startswith(begin)
-    return cause.removeprefix(begin)
+    assert restarted or cause.endswith(OF_EACH_RANK)
+    return cause.removeprefix(begin).removesuffix(f"; {OF_EACH_RANK}")
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,8 @@ def test_what_differs_in_states_is_awaited_longer() -> None:
     told = decisions(scenario.tell(Said(2, Leaves(1, (Leaf("state", "int 2", b"2"),)))))
     assert told[2].cause == (
         "ranks disagree about collective 0.5: rank 0 and rank 1 passed different states to"
-        " checkpoint() at a.py:1; state is int 1 on rank 0 and int 2 on rank 1"
+        " checkpoint() at a.py:1; state is int 1 on rank 0 and int 2 on rank 1; what each"
+        " rank has of its own is passed apart: checkpoint(state, local)"
     )
 
 
@@ -162,5 +163,6 @@ def test_a_difference_that_the_plan_finds_is_asked_about() -> None:
     assert told is not None
     assert told.cause == (
         "ranks disagree about collective 0.5: rank 0 and rank 1 passed different states to"
-        " checkpoint() at a.py:1; state (int) has other values on rank 1 than on rank 0"
+        " checkpoint() at a.py:1; state (int) has other values on rank 1 than on rank 0; what"
+        " each rank has of its own is passed apart: checkpoint(state, local)"
     )

@@ -104,11 +104,15 @@ def test_the_log_calls_recovered_only_what_was(
     (cut_short,) = closed(scenario.tell(StopAsked("enough")))
     with caplog.at_level(logging.INFO, "ftcomm_tracker"):
         for completed in (False, True):
-            record_incident(tmp_path, replace(cut_short, completed=completed), now=0.0)
+            incident = replace(cut_short, completed=completed)
+            record_incident(tmp_path, incident, ["w0", "w1"], now=0.0)
     assert [line.partition(", epoch 2: ")[0] for line in caplog.messages] == [
         "not recovered",
+        "worker w1 lost (gone): not recovered after 0.0 s",
         "recovered",
+        "worker w1 lost (gone) at the start: restarted, all go on after 0.0 s",
     ]
+    assert {record.levelname for record in caplog.records} == {"INFO", "WARNING"}
 
 
 def test_a_job_that_closes_during_a_recovery_completes_it() -> None:

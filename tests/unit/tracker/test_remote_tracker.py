@@ -60,7 +60,7 @@ async def test_it_knows_what_the_tracker_knows(tmp_path: Path) -> None:
         remote(job) as view,
     ):
         await view.catch_up()
-        assert (view.is_connected("0"), view.summary()) == (False, "forming, epoch 0, at -1.0")
+        assert (view.is_connected("0"), view.summary()) == (False, "forming")
         await worker.send(hello("0"))
         await worker.receive_a(Welcome)
         await view.catch_up()
@@ -418,7 +418,7 @@ async def test_of_two_trackers_a_supervisor_comes_back_to_the_one_that_leads(
         await is_dialled.wait()
         async with tracker(tmp_path / "first"):
             await view.catch_up()
-            assert view.summary() == "forming, epoch 0, at -1.0"
+            assert view.summary() == "forming"
         nursery.cancel_scope.cancel()
 
 

@@ -81,7 +81,7 @@ def run_file(tmp_path: Path, text: str) -> "subprocess.CompletedProcess[str]":
     """As ``run``, of a script that children can import again."""
     path = tmp_path / "train.py"
     path.write_text(text)
-    head = [sys.executable, "-m", "ftcomm_tracker", "run", "-n", "2", "--"]
+    head = [sys.executable, "-m", "ftcomm_tracker", "run", "-v", "-n", "2", "--"]
     return subprocess.run(
         [*head, sys.executable, str(path)],
         env=environment(),

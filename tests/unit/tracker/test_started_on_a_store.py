@@ -250,7 +250,7 @@ async def test_what_is_asked_of_members_that_may_live_is_refused(
     with pytest.raises(ConfigError) as refused:
         await open_again(state_dir, takes_up=True, settings={"keep": 7})
     assert refused.value.cause.startswith(f"{store}: attempt 1 has keep 3, not 7; members")
-    with pytest.raises(ConfigError, match=r"has detect_within 5\.0, 4\.0 was asked for"):
+    with pytest.raises(ConfigError, match=r"has --detect-within 5\.0, 4\.0 was asked for"):
         await open_again(state_dir, settings={"detect_within": 4.0})
     with pytest.raises(ConfigError, match="--keep is 0"):
         await open_again(state_dir, settings={"keep": 0})
@@ -264,7 +264,7 @@ async def test_a_start_that_was_refused_leaves_the_next_one_free(
         await open_again(state_dir, world_size=2, settings={"checkpoint": str(file)})
     job = await open_again(state_dir, world_size=3, settings={"checkpoint": str(store)})
     assert (job.durable.attempt, job.durable.world_size) == (1, 3)
-    with pytest.raises(ConfigError, match="has world_size 3, 2 was asked for"):
+    with pytest.raises(ConfigError, match="has -n 3, 2 was asked for"):
         await open_again(state_dir, world_size=2)
 
 

@@ -36,7 +36,8 @@ def heard() -> tuple[Console, list[bytes]]:
 
 
 def own_words(said: list[bytes]) -> list[str]:
-    return [line.partition(" ftcomm: ")[2] for line in b"".join(said).decode().splitlines()]
+    words = [line.partition(" ftcomm: ")[2] for line in b"".join(said).decode().splitlines()]
+    return [line for line in words if " is process " not in line]
 
 
 class LostJob:

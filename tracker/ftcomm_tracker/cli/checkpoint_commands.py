@@ -20,7 +20,7 @@ from ftcomm.durable.store import DamagedRecordError, MissingObjectError, Store
 from ftcomm.durable.verification import damage_of, is_deleted, loss_of
 from ftcomm.errors import ConfigError
 from ftcomm.protocol.position import PRELUDE
-from ftcomm_tracker.cli.options import FILE, program_name, run_and_exit, with_options
+from ftcomm_tracker.cli.options import FILE, run_and_exit, with_options
 
 DAMAGED: Final = MissingObjectError.exit_code
 DEFAULT_KEEP = 3  # versions, as --keep of a job
@@ -262,7 +262,7 @@ async def _export(url: str, path: Path, number: int | None, as_json: bool) -> in
     if record is None:
         raise ConfigError(
             f"record {chosen} of {opened.store.url} is no version",
-            remedy=f"see {program_name()} checkpoint ls {opened.store.url}",
+            remedy=f"see ftcomm-tracker checkpoint ls {opened.store.url}",
         )
     written = export_version(opened.store, opened.series.series, record, path)
     if as_json:

@@ -21,9 +21,9 @@ EXTRAS = {
 }
 NEXT_STEPS = """\
 Type next:
-  ftcomm run -n 4 python train.py    run a job with four workers on this machine
-  ftcomm help                        list the commands
-  ftcomm help environment            list the variables"""
+  ftcomm-tracker run -n 4 python train.py    run a job with four workers on this machine
+  ftcomm-tracker help                        list the commands
+  ftcomm-tracker help environment            list the variables"""
 
 
 def environment_report() -> dict[str, Any]:

@@ -12,7 +12,7 @@ from ftcomm.config.process_identity import UNKNOWN_START, ProcessName
 from ftcomm.errors import ConfigError, ProtocolError
 from ftcomm.protocol.operator_messages import KillReply, KillRequest
 from ftcomm_tracker.cli.operator_commands import TRACKER_OPTIONS, TrackerAddress, status_of
-from ftcomm_tracker.cli.options import program_name, run_and_exit, with_options
+from ftcomm_tracker.cli.options import run_and_exit, with_options
 
 KILL_EPILOG = """\b
 Examples:
@@ -65,7 +65,7 @@ def _row_of(document: Mapping[str, Any], worker: str) -> Mapping[str, Any]:
     if rows:
         remedy = f"its workers are {', '.join(rows)}"
     else:
-        remedy = f"wait until its group has formed, which `{program_name()} status` shows"
+        remedy = "wait until its group has formed, which `ftcomm-tracker status` shows"
     raise ConfigError(f"the job has no worker {worker!r}", remedy=remedy)
 
 
@@ -94,5 +94,5 @@ def _out_of_reach(worker: str, row: Mapping[str, Any]) -> ConfigError:
         )
     return ConfigError(
         f"worker {worker} is not connected, and no supervisor of it is",
-        remedy=f"`{program_name()} explain` says why it is gone",
+        remedy="`ftcomm-tracker explain` says why it is gone",
     )

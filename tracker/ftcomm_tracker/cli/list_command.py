@@ -10,6 +10,7 @@ import click
 from ftcomm.errors import ConfigError
 from ftcomm_tracker.cli.options import run_and_exit, say_plainly
 from ftcomm_tracker.operator.finished_job import last_state
+from ftcomm_tracker.operator.given_command import kept_command
 from ftcomm_tracker.operator.job_registry import UNKNOWN_SIZE, JobEntry, read_registry
 
 LIST_EPILOG = """\b
@@ -24,7 +25,7 @@ Examples:
 def list_jobs(*, as_json: bool) -> None:
     """List the jobs of this user that run, and the newest ten that failed or were cut short.
 
-    The state is running, over (its journal says how), cut short (its process ended before the
+    The state is running, finished, failed (with the error), cut short (its process ended before the
     job did), gone (its state directory is gone too), or elsewhere (on another host, or in another
     container of this one).
     """
@@ -33,7 +34,10 @@ def list_jobs(*, as_json: bool) -> None:
 
 async def _list(as_json: bool) -> int:
     registry = read_registry()
-    rows = [{**asdict(entry), "state": state_of(entry)} for entry in registry.entries]
+    rows = [
+        {**asdict(entry), "state": state_of(entry), "given": _command_of(entry)}
+        for entry in registry.entries
+    ]
     for path, reason in registry.damaged.items():
         say_plainly(f"ignored {str(path)!r}: it {reason}")
     if as_json:
@@ -55,19 +59,27 @@ def state_of(entry: JobEntry) -> str:
         return "cut short"
     if last is None:
         return "gone"
-    return "over" if last.durable.end else "cut short"
+    if last.durable.fatal_decision is not None:
+        return f"failed: {last.durable.fatal_decision.error}"
+    return "finished" if last.durable.end else "cut short"
+
+
+def _command_of(entry: JobEntry) -> str:
+    """The command of a job and its folder, where its state directory can be read."""
+    given = kept_command(Path(entry.state_dir))
+    return "" if given is None else f"{' '.join(given.line.split())} (in {given.folder})"
 
 
 def _lines(entries: tuple[JobEntry, ...]) -> list[str]:
-    rows = [("JOB", "STATE", "WORKERS", "PROCESS", "BEGAN", "STATE DIRECTORY")]
+    rows = [("JOB", "STATE", "WORKERS", "BEGAN", "STATE DIRECTORY", "COMMAND")]
     rows += [
         (
             entry.job_id,
             state_of(entry),
             "?" if entry.workers == UNKNOWN_SIZE else str(entry.workers),
-            f"{entry.pid} on {entry.host}",
             time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.began)),
             entry.state_dir,
+            _command_of(entry),
         )
         for entry in entries
     ]

@@ -1,18 +1,25 @@
 """The command line: `serve`, `run` and `supervise`; the other commands are added to them."""
 
 import logging
+import re
+import shlex
 import shutil
+import textwrap
 from collections.abc import Callable
+from dataclasses import replace
+from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
 import click
+import trio
 
 import ftcomm
 from ftcomm.config.environment import VARIABLES, WorkerOptions
 from ftcomm.config.setting_kinds import OptionGroup
 from ftcomm.errors import exit_code_of
 from ftcomm_tracker.cli.checkpoint_commands import checkpoint
+from ftcomm_tracker.cli.documents import DOCUMENTS, document
 from ftcomm_tracker.cli.exit_codes import exit_code_lines
 from ftcomm_tracker.cli.kill_command import kill
 from ftcomm_tracker.cli.list_command import list_jobs
@@ -30,9 +37,10 @@ from ftcomm_tracker.cli.options import (
     with_options,
 )
 from ftcomm_tracker.cli.setting_options import SETTING_OPTIONS
+from ftcomm_tracker.core.reporting.incident_words import done_text
 from ftcomm_tracker.launcher.console import Console
-from ftcomm_tracker.launcher.console_session import LogOptions, with_console
-from ftcomm_tracker.launcher.log_lines import FORMATS
+from ftcomm_tracker.launcher.console_session import LogOptions, tell_failure, with_console
+from ftcomm_tracker.launcher.log_lines import FORMATS, NOTICE
 from ftcomm_tracker.launcher.processes.child_process import cannot_run
 from ftcomm_tracker.launcher.processes.departure import GRACE_S
 from ftcomm_tracker.launcher.restart_policy import (
@@ -43,6 +51,7 @@ from ftcomm_tracker.launcher.restart_policy import (
 from ftcomm_tracker.launcher.run_job import RunOptions, run_job
 from ftcomm_tracker.launcher.signals import until_signal
 from ftcomm_tracker.launcher.supervise import SuperviseOptions, supervise_worker
+from ftcomm_tracker.operator.given_command import keep_command, this_command
 from ftcomm_tracker.operator.job_registry import register, unregister
 from ftcomm_tracker.server.fault_injection import TrackerFaults
 from ftcomm_tracker.server.open_job import OpenJob, ServeOptions, naming_options, open_job
@@ -78,7 +87,7 @@ The tracker's machine was lost or restarted? The same command on the same --stat
 takes the job up again; the workers come back by themselves.
 
 \b
-More: ftcomm-tracker help exit-codes, help environment, COMMAND --help
+More: ftcomm-tracker help exit-codes, help environment, help porting, COMMAND --help
 """
 SERVE_EPILOG = """\b
 Examples:
@@ -169,6 +178,20 @@ _TAKE_OVER_OPTION = option(
 )
 
 _LOG_OPTIONS = (
+    option(
+        OptionGroup.OUTPUT,
+        "-q",
+        "--quiet",
+        is_flag=True,
+        help="Print errors alone, beside the workers' lines",
+    ),
+    option(
+        OptionGroup.OUTPUT,
+        "-v",
+        "--verbose",
+        count=True,
+        help="Print each step, with its time; -vv: of connections too",
+    ),
     option(
         OptionGroup.OUTPUT,
         "--log-format",
@@ -270,8 +293,8 @@ def run(command: tuple[str, ...], **given: Any) -> None:
     """
     log_options = _log_options(given)
     restarts, grace_s = _restart_limits(given), given.pop("term_grace")
-    serving = _serve_options(given)
-    options = RunOptions(serving, command, restarts, log_options, grace_s)
+    serving = replace(_serve_options(given), size_remedy=_size_remedy(command))
+    options = RunOptions(serving, command, restarts, log_options, grace_s, given=this_command())
     run_and_exit(_run, options, say=log_options.say_error)
 
 
@@ -343,24 +366,49 @@ async def _run(options: RunOptions) -> int:
 
     async def refuse(console: Console) -> int:
         del console  # the refusal is on it, and in the files of --log-dir
-        raise cannot_run(program, "no such program can be executed")
+        raise cannot_run(program, "no such program can be executed", _program_remedy(program))
 
     if shutil.which(program) is None:
         return await with_console(options.log, "run", refuse)
     return await run_job(options)
 
 
+def _size_remedy(command: tuple[str, ...]) -> str:
+    """Say what to do without a number of workers, which may stand in the wrong place."""
+    for place, word in enumerate(command):
+        if word in ("-n", "--workers"):
+            text = shlex.join(command[place : place + 2])
+            return f"`{text}` stands behind the command, and is passed to it: put it before"
+        if word.startswith("--workers=") or re.fullmatch(r"-n\d+", word):
+            return f"`{word}` stands behind the command, and is passed to it: put it before"
+    return "give -n"
+
+
+def _program_remedy(program: str) -> str:
+    """Say what may be meant by a program that is not there."""
+    if program.endswith(".py"):
+        return f"a Python script? `python {program}`"
+    known = get_close_matches(program, ("python", "python3", "torchrun", "bash"), n=1)
+    return f"did you mean `{known[0]}`?" if known else "check the name of the program"
+
+
 async def _serve(options: ServeOptions, faults: str | None, log_options: LogOptions) -> int:
     async def serve_one_job(console: Console) -> int:
-        del console  # the tracker's log is on it
         job = await open_job(options)
+        began = trio.current_time()
         temporary = options.state_dir is None
         register(job, "serve", temporary=temporary)
         if faults:
             generation = job.journal.generation
             job.server.faults = TrackerFaults(faults, job.durable, generation)
-        status = await _serve_to_its_end(job)
+        keep_command(job.state_dir, this_command())
+        status = await _serve_to_its_end(job, console)
+        outcome = job.server.outcome
+        if outcome is not None and not outcome.ok:
+            tell_failure(console, outcome, status)
         if status == 0:
+            spent_s = trio.current_time() - began
+            console.announce(done_text(spent_s, job.server.final_version, 0))
             if temporary:
                 shutil.rmtree(job.state_dir, ignore_errors=True)
             unregister(job)
@@ -369,16 +417,15 @@ async def _serve(options: ServeOptions, faults: str | None, log_options: LogOpti
     return await with_console(log_options, "serve", serve_one_job)
 
 
-async def _serve_to_its_end(job: OpenJob) -> int:
+async def _serve_to_its_end(job: OpenJob, console: Console) -> int:
     async with (
         until_signal() as caught
     ):  # before the line: a script may answer it with a signal at once
         click.echo(job.ready_line())
         if job.durable.end:
-            log.info(
-                "the job %s; late workers are told so for %g s",
-                job.durable.end,
-                job.settings.reattach_within,
+            console.announce(
+                f"the job {job.durable.end}; late workers are told so for"
+                f" {job.settings.reattach_within:g} s"
             )
         elif job.durable.places and job.journal.generation > 1:
             log.info(
@@ -435,13 +482,24 @@ def _restart_limits(given: dict[str, Any]) -> RestartLimits:
 
 
 def _log_options(given: dict[str, Any]) -> LogOptions:
-    """Takes them out of `given`, whose other options are settings."""
-    return LogOptions(given.pop("log_format"), given.pop("log_dir"))
+    """Takes them out of `given`, whose other options are settings.
+
+    Raises:
+        click.UsageError: the console is to be quiet and verbose.
+    """
+    quiet, verbose = given.pop("quiet"), given.pop("verbose")
+    if quiet and verbose:
+        raise click.UsageError("--quiet and --verbose exclude each other")
+    shown = logging.ERROR if quiet else (NOTICE, logging.INFO, logging.DEBUG)[min(verbose, 2)]
+    return LogOptions(given.pop("log_format"), given.pop("log_dir"), shown)
 
 
 def environment_lines() -> str:
     """Every variable with its meaning."""
-    return "\n".join(f"{name}\n    {meaning}" for name, meaning in VARIABLES.items())
+    return "\n".join(
+        f"{name}\n{textwrap.indent(textwrap.fill(meaning, 90), '    ')}"
+        for name, meaning in VARIABLES.items()
+    )
 
 
 TOPICS: dict[str, Callable[[], str]] = {
@@ -450,11 +508,15 @@ TOPICS: dict[str, Callable[[], str]] = {
 }
 
 
-@click.command("help", short_help="Explain a command, exit-codes or environment.")
-@click.argument("topic", required=False, metavar="[COMMAND | exit-codes | environment]")
+@click.command("help", short_help="Explain a command or a topic, such as porting.")
+@click.argument("topic", required=False, metavar="[COMMAND | TOPIC]")
 @click.pass_context
 def help_command(ctx: click.Context, topic: str | None) -> None:
-    """Explain a command, the exit statuses, or the environment variables."""
+    """Explain a command or a topic: exit-codes, environment, or a document.
+
+    The documents are quickstart, porting, running, watching, python, torch, recovery, reference and
+    chaos.
+    """
     assert ctx.parent is not None
     group = ctx.parent.command
     assert isinstance(group, click.Group)
@@ -462,11 +524,13 @@ def help_command(ctx: click.Context, topic: str | None) -> None:
         click.echo(group.get_help(ctx.parent))
     elif topic in TOPICS:
         click.echo(TOPICS[topic]())
+    elif topic in DOCUMENTS:
+        click.echo_via_pager(document(topic))
     elif topic in group.commands:
         command = group.commands[topic]
         click.echo(command.get_help(click.Context(command, info_name=topic, parent=ctx.parent)))
     else:
-        known = ", ".join([*TOPICS, *group.commands])
+        known = ", ".join([*TOPICS, *DOCUMENTS, *group.commands])
         raise click.UsageError(f"there is no help on {topic!r}; there is on {known}")
 
 

@@ -19,17 +19,18 @@ from ftcomm_tracker.cli.options import (
     DIRECTORY,
     FILE,
     SecondsInRange,
-    program_name,
     run_and_exit,
     say_plainly,
     with_options,
 )
 from ftcomm_tracker.core.reporting.explain import explain as explain_document
 from ftcomm_tracker.core.reporting.explain import explanation
+from ftcomm_tracker.core.reporting.job_end import resume_text
 from ftcomm_tracker.core.reporting.status import table
 from ftcomm_tracker.operator.client import ask_tracker
 from ftcomm_tracker.operator.doctor import examine
-from ftcomm_tracker.operator.finished_job import LastState, last_state
+from ftcomm_tracker.operator.finished_job import LastState, happened_text, last_state
+from ftcomm_tracker.operator.given_command import kept_command
 from ftcomm_tracker.operator.job_registry import read_registry
 from ftcomm_tracker.server.journal import remembered
 from ftcomm_tracker.standard_streams import reader_has_left
@@ -126,7 +127,7 @@ class TrackerAddress:
         if options.routes is None:
             raise ConfigError(
                 "no tracker is named",
-                remedy=f"give --tracker or --state-dir; `{program_name()} list` shows your jobs",
+                remedy="give --tracker or --state-dir; `ftcomm-tracker list` shows your jobs",
             )
         return options.routes, options.token_file
 
@@ -158,10 +159,13 @@ class TrackerAddress:
         last = None if self.state_dir is None else last_state(self.state_dir)
         if last is None or last.durable.end:
             return error
+        assert self.state_dir is not None
+        given = kept_command(self.state_dir)
+        again = "the command that began it" if given is None else given.again
+        newest, age_s = last.newest_checkpoint()
         return TrackerLostError(
-            f"{error.cause}; the job in {self.state_dir} is not over",
-            remedy=f"if its workers still run, {program_name()} serve --state-dir {self.state_dir}"
-            f" continues the job; workers of {program_name()} run have ended: start a new job",
+            f"{error.cause}; the job in {self.state_dir} was cut short",
+            remedy=resume_text(newest, age_s, again),
         )
 
 
@@ -253,7 +257,9 @@ def _as_json(document: Mapping[str, Any]) -> str:
 
 
 def _explained(document: Mapping[str, Any]) -> str:
-    return explanation(explain_document(document))
+    text = explanation(explain_document(document))
+    happened = happened_text(document) if document["state"] == "OVER" else ""
+    return f"{text}\n\n{happened}" if happened else text
 
 
 def _explained_as_json(document: Mapping[str, Any]) -> str:

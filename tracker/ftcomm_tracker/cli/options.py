@@ -55,6 +55,7 @@ class SecondsInRange(click.FloatRange):
         return number
 
 
+PROGRAM = "ftcomm-tracker"  # in messages; `ftcomm` has the same commands
 DIRECTORY = NamedPath(file_okay=False, path_type=Path)
 FILE = NamedPath(dir_okay=False, path_type=Path)
 HELP_NAMES: Final = {"help_option_names": ["-h", "--help"]}  # of a group; its commands inherit them
@@ -142,16 +143,9 @@ def with_options(
     return decorate
 
 
-def program_name() -> str:
-    """Return the name of the program that was typed, such as ``ftcomm``."""
-    context = click.get_current_context(silent=True)
-    name = context.find_root().info_name if context is not None else None
-    return name or "ftcomm-tracker"
-
-
 def say_plainly(text: str) -> None:
     """Print an error or a warning on the error stream, after the program's name."""
-    click.echo(f"{program_name()}: {text}", err=True)
+    click.echo(f"{PROGRAM}: {text}", err=True)
 
 
 def run_and_exit(
@@ -167,7 +161,7 @@ def run_and_exit(
         say: prints the text of its error.
     """
     try:
-        require_groups(program_name())
+        require_groups(PROGRAM)
         with raising_interrupts():
             status = trio.run(functools.partial(function, *arguments))
     except (FtcommError, KeyboardInterrupt, BaseExceptionGroup) as error:

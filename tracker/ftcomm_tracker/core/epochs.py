@@ -334,7 +334,8 @@ def tell_end(group: GroupState, fatal_decision: FatalDecision) -> None:
     for conn, peer in sorted(group.members.peers.items()):
         group.send(conn, fatal_decision)
         group.end.told(peer.hello.worker_id)
-    group.note("error", f"{fatal_decision.error}: {fatal_decision.cause}")
+    # The command says at its end how the job has ended; a later attempt may follow.
+    group.note("info", f"{fatal_decision.error}: {fatal_decision.cause}")
     _note_write_trouble(group)
     group.over(group.now + FAREWELL_S + group.settings.detect_within)
 

@@ -228,7 +228,7 @@ def _value(name: str, value: Any) -> Any:
     setting = SETTINGS.get(name)
     if setting is None:
         near = difflib.get_close_matches(name, SETTINGS, n=1)
-        hint = f"did you mean {near[0]}?" if near else "docs/running.md has them"
+        hint = f"did you mean {near[0]}?" if near else "`ftcomm-tracker help running` has them"
         raise ConfigError(f"no such job setting: {name}", remedy=hint)
     if not isinstance(value, str):
         return _plain(value)

@@ -4,6 +4,7 @@ A process of its own, so that the workers' restarts and the tracker's answers do
 the caller's process is doing, and so that no process is forked from one with threads.
 """
 
+import logging
 import os
 import select
 import signal
@@ -53,7 +54,7 @@ def _run(folder: LaunchFolder, options: HostOptions) -> HostEnd:
         ),
         command=(sys.executable, *folder.boot_words(WORKER)),
         restarts=RestartLimits(options.max_restarts, options.restart_window),
-        log=LogOptions(quiet=not options.verbose),
+        log=LogOptions(shown=logging.INFO if options.verbose else logging.WARNING),
         grace_s=options.grace,
         tell_end=outcomes.append,
         keeps_records=False,

@@ -9,6 +9,7 @@ hold the job up: what the workers print from then on is dropped until it reads a
 """
 
 import errno
+import logging
 import os
 import select
 from collections import deque
@@ -20,12 +21,11 @@ import trio
 from ftcomm.config.plurals import in_short
 from ftcomm_tracker.launcher.live_area import LiveArea
 from ftcomm_tracker.launcher.log_files import LogFiles
-from ftcomm_tracker.launcher.log_lines import LineFormat
+from ftcomm_tracker.launcher.log_lines import LineFormat, severity
 from ftcomm_tracker.standard_streams import StandardOutputError
 
 MAX_QUEUED_BYTES = 16 << 20  # of workers' output, before they wait for the reader
 READER_PATIENCE_S = 10.0  # a scheduler's or a disk's pause is shorter
-UNSHOWN = ("DEBUG", "INFO")  # by a quiet console; files have them
 _BATCH_BYTES = 1 << 20  # for the helper thread at once; then workers that wait may go on
 _WRITE_BYTES = 64 << 10  # at once; a reader that takes so little in its patience is seen to read
 
@@ -56,7 +56,7 @@ class Console:
         area: LiveArea | None = None,
         files: LogFiles | None = None,
         patience_s: float = READER_PATIENCE_S,
-        quiet: bool = False,
+        shown: int = logging.INFO,
     ) -> None:
         """Write to two streams.
 
@@ -66,7 +66,8 @@ class Console:
             area: at the end of stream 2, if that is a terminal.
             files: that keep everything too.
             patience_s: for a reader that takes nothing.
-            quiet: of the launcher's own words show those alone that somebody may have to act on.
+            shown: the least severity of the command's own messages that are printed, as in
+                `logging`; files have all of them.
         """
         self.unwritten = False
         self._form = form
@@ -76,7 +77,7 @@ class Console:
         if files is not None:
             files.complain = self.warn
         self._patience_s = patience_s
-        self._unshown = UNSHOWN if quiet else ()
+        self._shown = shown
         self._open = {1, 2}
         self._queue: deque[tuple[_OfWorker | bytes, int]] = deque()
         self._queued_bytes = 0
@@ -120,12 +121,16 @@ class Console:
             self._wake.set()
 
     def say(self, text: str, level: str = "INFO") -> None:
-        """Print the launcher's own words, on the error stream."""
-        data = self._form.own(level, text)
+        """Print a message of the command on the error stream, if its level is shown."""
         if self._files is not None:
-            self._files.own_line(data)
-        if level not in self._unshown:
+            self._files.own_line(level, text)
+        if severity(level) >= self._shown:
+            data = self._form.own(level, text)
             self._put(data, len(data))
+
+    def announce(self, text: str) -> None:
+        """Print how the job begins, or ends well."""
+        self.say(text, "NOTICE")
 
     def warn(self, text: str) -> None:
         """Print what somebody may have to act on."""

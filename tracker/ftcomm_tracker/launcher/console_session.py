@@ -5,17 +5,20 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import trio
 
+from ftcomm.config.environment import process_environment
 from ftcomm.errors import FtcommError
+from ftcomm_tracker.core.events import JobEnded
+from ftcomm_tracker.core.reporting.job_end import failure_lines
 from ftcomm_tracker.launcher.console import Console, write_all
 from ftcomm_tracker.launcher.live_area import LiveArea
 from ftcomm_tracker.launcher.log_files import LogFiles
-from ftcomm_tracker.launcher.log_lines import LineFormat
+from ftcomm_tracker.launcher.log_lines import NOTICE, LineFormat
 from ftcomm_tracker.launcher.signals import leaves_of
 from ftcomm_tracker.standard_streams import UNWRITTEN
 
@@ -29,21 +32,41 @@ class LogOptions:
     Attributes:
         log_format: ``text`` or ``json``.
         log_dir: the folder of ``--log-dir``.
-        quiet: show warnings and errors alone, beside the workers' lines.
+        shown: the least severity of the command's own messages that the console prints, as in
+            `logging`; from INFO down they have their time and level.
     """
 
     log_format: str = "text"
     log_dir: Path | None = None
-    quiet: bool = False
+    shown: int = NOTICE
+
+    @property
+    def as_json(self) -> bool:
+        """True if every line is a JSON object."""
+        return self.log_format == "json"
+
+    @property
+    def file_form(self) -> LineFormat:
+        """Of every line in a file."""
+        return LineFormat(as_json=self.as_json, clock=time.time)
 
     @property
     def form(self) -> LineFormat:
-        """Of every line."""
-        return LineFormat(as_json=self.log_format == "json", clock=time.time)
+        """Of every line on the console."""
+        return replace(
+            self.file_form,
+            dated=self.shown <= logging.INFO,
+            coloured=_shows_colours(process_environment()),
+        )
 
     def say_error(self, text: str) -> None:
         """Print the error that ends the command, whose console is not there any more, or yet."""
         sys.stderr.write(self.form.own("ERROR", text).decode())
+
+
+def _shows_colours(environ: Mapping[str, str]) -> bool:
+    """True on a terminal, unless its user wants none (https://no-color.org)."""
+    return sys.stderr.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
 
 
 class _ConsoleHandler(logging.Handler):
@@ -81,11 +104,14 @@ async def with_console(
         ConfigError: the folder for files cannot be made.
     """
     form = options.form
-    files = None if options.log_dir is None else LogFiles(options.log_dir, name, form)
-    area = LiveArea() if sys.stderr.isatty() and not form.as_json else None
-    console = Console(form, write=write_all, area=area, files=files, quiet=options.quiet)
+    files = None
+    if options.log_dir is not None:
+        files = LogFiles(options.log_dir, name, options.file_form)
+    has_area = sys.stderr.isatty() and not form.as_json and options.shown < logging.ERROR
+    area = LiveArea() if has_area else None
+    console = Console(form, write=write_all, area=area, files=files, shown=options.shown)
     logger = logging.getLogger("ftcomm_tracker")
-    logger.setLevel(logging.INFO)
+    logger.setLevel(min(logging.INFO, options.shown))
     logger.handlers = [_ConsoleHandler(console)]
     status = FtcommError.exit_code
     async with trio.open_nursery() as nursery:
@@ -94,7 +120,7 @@ async def with_console(
             status = await work(console)
         except BaseException as error:
             if files is not None:  # `run_and_exit` prints it
-                _keep_errors(error, files, form)
+                _keep_errors(error, files)
             raise
         finally:
             with trio.CancelScope(shield=True):
@@ -103,7 +129,21 @@ async def with_console(
     return status or (UNWRITTEN if console.unwritten else 0)
 
 
-def _keep_errors(error: BaseException, files: LogFiles, form: LineFormat) -> None:
+def tell_failure(
+    console: Console,
+    outcome: JobEnded,
+    status: int,
+    resumes: str = "",
+    before: Sequence[str] = (),
+) -> None:
+    """Print the block by which a failed job ends; arguments as of `failure_lines`."""
+    what, *rest = failure_lines(outcome.error, outcome.cause, status, resumes, before)
+    console.say(what, "ERROR")
+    for line in rest:
+        console.announce(line)
+
+
+def _keep_errors(error: BaseException, files: LogFiles) -> None:
     for leaf in leaves_of(error):
         if isinstance(leaf, FtcommError):
-            files.own_line(form.own("ERROR", str(leaf)))
+            files.own_line("ERROR", str(leaf))

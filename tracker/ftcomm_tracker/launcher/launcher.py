@@ -33,6 +33,7 @@ from ftcomm.errors import (
     exit_code_of,
 )
 from ftcomm_tracker.core.events import Died, GivenUp, LivenessAsserted, Supervised
+from ftcomm_tracker.core.reporting.live_line import StepRate, position_text
 from ftcomm_tracker.launcher.console import Console
 from ftcomm_tracker.launcher.job import Job
 from ftcomm_tracker.launcher.process_ends import (
@@ -54,6 +55,7 @@ from ftcomm_tracker.launcher.processes.script_errors import EqualTracebacks
 from ftcomm_tracker.launcher.restart_policy import (
     MAX_LAST_LINE,
     PLACE_TAKEN,
+    Decision,
     Finished,
     GiveUp,
     NoRestart,
@@ -170,8 +172,12 @@ async def _name_who_goes_on(
 
 
 async def _show_status(job: Job, policy: RestartPolicy, console: Console) -> None:
+    rate = StepRate()
     while True:
-        console.status(f"{job.summary()}, {counted(policy.restarts, 'restart')}")
+        position = job.progress()
+        rate.observe(position, trio.current_time())
+        where = position_text(position, rate.text())
+        console.status(f"{where}{job.summary()}, {counted(policy.restarts, 'restart')}")
         await trio.sleep(STATUS_PERIOD_S)
 
 
@@ -264,7 +270,9 @@ class Launcher:
                 return
             self._children[worker_id] = child
             self._tell_pid(worker_id, child.process.pid)
-            self._console.begin(worker_id, f"worker {worker_id} is process {child.process.pid}")
+            began = f"worker {worker_id} is process {child.process.pid}"
+            self._console.begin(worker_id, began)
+            self._console.say(began, "INFO" if self._options.keeps_places else "NOTICE")
             status = own_status(self._job, child, await self._attend(child))
             self._show_traceback(child, status)
             self._roles.end(worker_id)
@@ -375,7 +383,10 @@ class Launcher:
                 and not (self._caught or _is_told(self._job, child))
                 and not is_spare(self._options, self._job, worker_id)
             ):
-                self._console.warn(f"worker {worker_id} {describe_exit(status)}")
+                # Of a job that has failed its end says why.
+                failed = self._job.outcome is not None and not self._job.outcome.ok
+                tell = self._console.say if failed else self._console.warn
+                tell(f"worker {worker_id} {describe_exit(status)}")
             return None
         self._policy.observe(self._job.progress(), self._job.attempt)
         error = script_error(child, status)
@@ -393,7 +404,9 @@ class Launcher:
         )
         if not (isinstance(decision, Finished) and status == 0):
             how = describe_exit(status, memory, joined=joined) + by_script + why_again
-            self._console.warn(f"worker {worker_id} {how}: {describe(decision)}")
+            is_told = self._is_told_otherwise(child, status, decision)
+            tell = self._console.say if is_told else self._console.warn
+            tell(f"worker {worker_id} {how}: {describe(decision)}")
         match decision:
             case RestartAfter(delay_s):
                 return delay_s
@@ -414,6 +427,19 @@ class Launcher:
         if is_spare(self._options, self._job, worker_id):
             return REPLACED
         return MISSED if await self._is_missed(worker_id, describe_exit(status)) else ""
+
+    def _is_told_otherwise(self, child: Child, status: int, decision: Decision) -> bool:
+        """True if another message says what comes of this exit: a recovery's, or the job's end."""
+        match decision:
+            case GiveUp():
+                return not is_spare(self._options, self._job, child.worker_id)
+            case RestartAfter():
+                if status == RolledBackError.exit_code:
+                    return True
+                has_rank = self._options.keeps_places and self._job.has_rank(child.worker_id)
+                return has_rank and not self._job.ended_as_spare(child.worker_id, child.process.pid)
+            case _:
+                return False
 
     async def _is_missed(self, worker_id: str, how: str) -> bool:
         """Tell whether a worker's replacement has also ended, so that no other launcher starts one.
@@ -474,7 +500,7 @@ class Launcher:
             self._no_more_starts.set()
             for scope in self._hearing:
                 scope.cancel()
-            self._console.say(f"{signal.Signals(number).name}: ending the workers")
+            self._console.announce(f"{signal.Signals(number).name}: ending the workers")
             self._background.start_soon(self._terminate)
 
     def kill(self, worker_id: str) -> bool:
@@ -487,7 +513,7 @@ class Launcher:
         if child is None or not child.running:
             return False
         note_joined(self._job, child)
-        self._console.say(f"killing worker {worker_id} (pid {child.pid}): an operator asks")
+        self._console.announce(f"killing worker {worker_id} (pid {child.pid}): an operator asks")
         child.signal(signal.SIGKILL)
         return True
 
@@ -560,6 +586,11 @@ class Launcher:
     def _signal_all(self, number: int) -> None:
         for child in self._children.values():
             child.signal_group(number)
+
+    @property
+    def restarts(self) -> int:
+        """Restarts of all workers so far."""
+        return self._policy.restarts
 
     def _exit_status(self) -> int:
         """0 only if the job ended well, and no worker's process ended by itself with a failure.

@@ -33,9 +33,9 @@ class LogFiles:
         except OSError as error:
             raise ConfigError(f"--log-dir {folder}: {error.strerror or error}") from error
 
-    def own_line(self, data: bytes) -> None:
-        """Keep a rendered line of the command itself."""
-        self._append(self._own, data)
+    def own_line(self, level: str, text: str) -> None:
+        """Keep a message of the command itself."""
+        self._append(self._own, self._form.own(level, text))
 
     def of_worker(self, worker_id: str, number: int, data: bytes) -> None:
         """Keep whole lines that a worker wrote on stream `number`."""

@@ -5,11 +5,16 @@ bytes: as text it stands behind the worker's id, as JSON it is a field.
 """
 
 import json
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 FORMATS = ("text", "json")
+NOTICE = logging.INFO + 5  # how the job begins and ends: shown unless told otherwise
+_LEVELS = {**logging.getLevelNamesMapping(), "NOTICE": NOTICE}
+_COLOURS = {"WARNING": "\x1b[33m", "ERROR": "\x1b[31m"}
+_NO_COLOUR = "\x1b[0m"
 _STREAMS = {1: "stdout", 2: "stderr"}
 MAX_LINE_BYTES = 64 * 1024  # longer lines are printed in pieces, so that memory stays bounded
 
@@ -21,10 +26,14 @@ class LineFormat:
     Attributes:
         as_json: one JSON object a line, instead of text.
         clock: seconds since 1970.
+        dated: a message of the command in text has its time and level.
+        coloured: warnings and errors in text have a colour.
     """
 
     as_json: bool
     clock: Callable[[], float]
+    dated: bool = True
+    coloured: bool = False
 
     def own(self, level: str, text: str) -> bytes:
         """Format a message of the command; `level` is named as in `logging`."""
@@ -32,8 +41,13 @@ class LineFormat:
         if self.as_json:
             stamp = moment.isoformat(timespec="milliseconds")
             return _json({"time": stamp, "level": level.lower(), "message": text})
-        stamp = moment.astimezone().replace(tzinfo=None).isoformat(" ", "milliseconds")
-        lines = [f"{stamp} {level.upper()} ftcomm: {line}\n" for line in text.splitlines()]
+        head = ""
+        if self.dated:
+            stamp = moment.astimezone().replace(tzinfo=None).isoformat(" ", "milliseconds")
+            head = f"{stamp} {level.upper()} "
+        colour = _COLOURS.get(level, "") if self.coloured else ""
+        end = _NO_COLOUR if colour else ""
+        lines = [f"{colour}{head}ftcomm: {line}{end}\n" for line in text.splitlines()]
         return "".join(lines).encode(errors="backslashreplace")
 
     def of_worker(self, worker_id: str, number: int, data: bytes) -> bytes:
@@ -55,6 +69,11 @@ class LineFormat:
         fields = {"time": stamp, "worker": worker_id, "stream": _STREAMS[number]}
         lines = data[:-1].split(b"\n")
         return b"".join(_json({**fields, "line": line.decode(errors="replace")}) for line in lines)
+
+
+def severity(level: str) -> int:
+    """The number of a level's name, as in `logging`; that of INFO for an unknown one."""
+    return _LEVELS.get(level, logging.INFO)
 
 
 def last_state(line: bytes) -> bytes:

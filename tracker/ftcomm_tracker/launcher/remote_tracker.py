@@ -187,11 +187,10 @@ class RemoteJob:
         return 0 if self._standing is None else self._standing.attempt
 
     def summary(self) -> str:
-        """The job's state in one line."""
+        """The job's state in one line, without its position."""
         if not self._attached or self._standing is None:
             return f"no tracker: {self._why_not}"
-        standing = self._standing
-        return f"{standing.state.lower()}, epoch {standing.epoch}, at {standing.progress}"
+        return self._standing.state.lower()
 
     # --- the connection -----------------------------------------------------------------------
 

@@ -3,20 +3,27 @@
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import trio
 
 from ftcomm.config.environment import process_environment, with_prompt_output
-from ftcomm.errors import FtcommError, exit_code_of, remedy_of
+from ftcomm.config.plurals import counted
+from ftcomm.errors import FtcommError
 from ftcomm_tracker.core.events import JobEnded
-from ftcomm_tracker.core.reporting.status import newest_text
+from ftcomm_tracker.core.reporting.incident_words import done_text
+from ftcomm_tracker.core.reporting.job_end import resume_text
 from ftcomm_tracker.launcher.console import Console
-from ftcomm_tracker.launcher.console_session import LAST_WORDS_S, LogOptions, with_console
+from ftcomm_tracker.launcher.console_session import (
+    LAST_WORDS_S,
+    LogOptions,
+    tell_failure,
+    with_console,
+)
 from ftcomm_tracker.launcher.launcher import Launcher, LaunchOptions
 from ftcomm_tracker.launcher.memcpy_tuning import with_tuned_copies
 from ftcomm_tracker.launcher.processes.departure import GRACE_S
 from ftcomm_tracker.launcher.restart_policy import RestartLimits
+from ftcomm_tracker.operator.given_command import GivenCommand, keep_command
 from ftcomm_tracker.operator.job_registry import register, unregister
 from ftcomm_tracker.server.open_job import OpenJob, ServeOptions, open_job
 from ftcomm_tracker.server.recovery_log import INCIDENTS_FILE
@@ -36,6 +43,7 @@ class RunOptions:
         log: form of the lines.
         grace_s: as in `LaunchOptions`.
         tell_end: called with the end of the job, None if the command has ended before it.
+        given: the command line, kept in the state directory; None for no command of a person.
         keeps_records: after trouble a temporary state directory is kept, to be read by people.
     """
 
@@ -45,6 +53,7 @@ class RunOptions:
     log: LogOptions = field(default_factory=LogOptions)
     grace_s: float = GRACE_S
     tell_end: Callable[[JobEnded | None], object] | None = None
+    given: GivenCommand | None = None
     keeps_records: bool = True
 
 
@@ -64,6 +73,8 @@ async def _run_one_job(options: RunOptions, console: Console) -> int:
     own_store = not temporary or options.serving.resume != "require"
     job = await open_job(replace(options.serving, takes_up=False, own_store=own_store))
     register(job, "run", temporary=temporary)
+    if options.given is not None:
+        keep_command(job.state_dir, options.given)
     try:
         status = await _run_both(options, job, console)
     finally:
@@ -103,7 +114,8 @@ async def _run_both(options: RunOptions, job: OpenJob, console: Console) -> int:
     )
     job.server.launcher_kills = launcher.kill
     console.say(f"job {job.durable.job_id} at {job.address}, state in {job.state_dir}")
-    _say_where_checkpoints_go(options, job, console)
+    console.announce(_beginning(options, job))
+    began = trio.current_time()
     failures: list[FtcommError] = []
     status = FtcommError.exit_code
     async with trio.open_nursery() as nursery:
@@ -114,59 +126,57 @@ async def _run_both(options: RunOptions, job: OpenJob, console: Console) -> int:
             if job.server.over.is_set() and job.server.has_callers:
                 await job.server.ended.wait()
         nursery.cancel_scope.cancel()
-    temporary = options.serving.state_dir is None
-    kept = ""
-    if temporary and options.keeps_records and (failures or _tells_of_trouble(job, status)):
-        kept = f"the journal and the records of recoveries are kept in {job.state_dir}"
-    outcome = job.server.outcome
-    if outcome is not None and not outcome.ok:
-        next_step = _next_step(job.server.snapshot()["store"], temporary=temporary)
-        console.say(describe_end(outcome, launcher.failures, next_step), "ERROR")
-    if kept:
-        console.say(kept)
+    spent_s = trio.current_time() - began
+    done = done_text(spent_s, job.server.final_version, launcher.restarts)
+    if not failures:
+        _say_how_it_ended(options, job, console, done, status, launcher.failures)
+    is_ours = options.serving.state_dir is None and options.keeps_records
+    if is_ours and (failures or _tells_of_trouble(job, status)):
+        console.say(f"the journal and the records of recoveries are kept in {job.state_dir}")
     if failures:
         raise failures[0]
     return status
 
 
-def describe_end(outcome: JobEnded, failures: Sequence[str], next_step: str) -> str:
-    """The last words of a job that has failed: the cause, the status, what can be done.
-
-    `failures` are errors of scripts that came before; the cause may be what followed from one.
-    """
-    remedy = remedy_of(outcome.error)
-    before = [
-        f"  before: {each}" for each in failures if each.partition(": ")[2] not in outcome.cause
-    ]
-    return "\n".join(
-        (
-            f"FAILED: {outcome.cause}",
-            *before[:MAX_NAMED],
-            f"  exit status {exit_code_of(outcome.error)} ({outcome.error}): {remedy}",
-            f"  {next_step}",
-        )
-    )
-
-
-def _next_step(store: Any, *, temporary: bool) -> str:
-    if temporary or store is None:
-        return (
-            "no checkpoint is kept: --state-dir DIR keeps some, for the same command to go on from"
-        )
-    return f"the same command goes on from its store: {newest_text(store)}"
+def _say_how_it_ended(
+    options: RunOptions,
+    job: OpenJob,
+    console: Console,
+    done: str,
+    status: int,
+    before: Sequence[str],
+) -> None:
+    outcome = job.server.outcome
+    if outcome is not None and outcome.ok:
+        if status == 0:
+            console.announce(done)
+        return
+    resumes = _resumes(options, job)
+    if outcome is not None:
+        tell_failure(console, outcome, status, resumes, before)
+    elif resumes:
+        console.announce(f"the job was cut short: {resumes}")
 
 
-def _say_where_checkpoints_go(options: RunOptions, job: OpenJob, console: Console) -> None:
-    """Say it at the start: in hours it would be too late to give another place."""
-    settings = job.settings
+def _resumes(options: RunOptions, job: OpenJob) -> str:
+    """Say from where the job resumes; empty where that is not known."""
+    store = job.server.snapshot()["store"]
+    if options.given is None or not isinstance(store, dict):
+        return ""
     if options.serving.state_dir is None and job.own_store is not None:
-        console.say(
-            f"a checkpoint every {settings.checkpoint_every} goes to a temporary folder of this"
-            " command: it goes on by itself after a loss of all workers, but another command"
-            " cannot resume; for that give --state-dir DIR"
+        return "nothing is left to resume from: for that give --state-dir DIR"
+    return resume_text(store["newest"], store["age_s"], options.given.line)
+
+
+def _beginning(options: RunOptions, job: OpenJob) -> str:
+    """Say at the start where checkpoints go: in hours it would be too late to change that."""
+    if options.serving.state_dir is None and job.own_store is not None:
+        return (
+            f"{counted(job.durable.world_size, 'worker')}, checkpoint every"
+            f" {job.settings.checkpoint_every} to a temporary folder; to resume by another"
+            " command give --state-dir DIR"
         )
-    elif settings.checkpoint:
-        console.say(f"a checkpoint every {settings.checkpoint_every} goes to {settings.checkpoint}")
+    return job.beginning()
 
 
 async def _serve(server: Server, whole: trio.CancelScope, failures: list[FtcommError]) -> None:

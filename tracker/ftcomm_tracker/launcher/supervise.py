@@ -14,7 +14,7 @@ from ftcomm.config.environment import (
 )
 from ftcomm.errors import ConfigError, FtcommError
 from ftcomm_tracker.launcher.console import Console
-from ftcomm_tracker.launcher.console_session import LogOptions, with_console
+from ftcomm_tracker.launcher.console_session import LogOptions, tell_failure, with_console
 from ftcomm_tracker.launcher.launcher import Launcher, LaunchOptions
 from ftcomm_tracker.launcher.memcpy_tuning import with_tuned_copies
 from ftcomm_tracker.launcher.processes.departure import GRACE_S
@@ -76,6 +76,10 @@ async def _supervise(options: SuperviseOptions, console: Console) -> int:
         nursery.cancel_scope.cancel()
     if failures:
         raise failures[0]
+    if job.outcome is not None and not job.outcome.ok:
+        tell_failure(console, job.outcome, status)
+    elif status == 0:
+        console.announce("the job has ended well")
     return status
 
 
@@ -88,7 +92,7 @@ async def _wait_for_token(worker: WorkerOptions, console: Console) -> None:
     with trio.move_on_after(worker.connect_timeout):
         while path is not None and not _has_content(path):
             if not said:
-                console.say(
+                console.announce(
                     f"token file {path} does not exist yet: waiting up to"
                     f" {worker.connect_timeout:g} s for it (FTCOMM_TRACKER_TIMEOUT)"
                 )

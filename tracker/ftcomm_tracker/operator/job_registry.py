@@ -139,13 +139,13 @@ def _put(entry: JobEntry) -> bool:
     try:
         folder = jobs_folder()
     except ConfigError as error:
-        log.warning("`ftcomm list` will not show this job: %s", error)
+        log.warning("`ftcomm-tracker list` will not show this job: %s", error)
         return False
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write(entry_path(entry), json.dumps(asdict(entry)))
+        write_private(entry_path(entry), json.dumps(asdict(entry)))
     except OSError as error:
-        log.warning("`ftcomm list` will not show this job: %s: %s", folder, error.strerror)
+        log.warning("`ftcomm-tracker list` will not show this job: %s: %s", folder, error.strerror)
         return False
     _remove(old for old in read_registry().entries if _is_replaced(old, entry))
     return True
@@ -257,7 +257,7 @@ def entry_path(entry: JobEntry) -> Path:
     return jobs_folder() / f"{entry.job_id}{SUFFIX}"
 
 
-def _write(path: Path, text: str) -> None:
+def write_private(path: Path, text: str) -> None:
     """Replace `path` as a whole; its owner alone can read it."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC

@@ -20,6 +20,7 @@ import trio
 from ftcomm.config.environment import job_settings, process_environment
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.config.named_paths import absolute_path, temporary_folder, with_home
+from ftcomm.config.plurals import counted
 from ftcomm.durable.opening import open_store
 from ftcomm.errors import ConfigError, JobFinishedError
 from ftcomm.protocol.field_types import MAX_WORLD_SIZE
@@ -65,6 +66,7 @@ class ServeOptions:
             a job of theirs that had begun is lost, and is refused, unless it has a store.
         own_store: a new job that is given no store has one in its state directory.
         resume: ``auto``, ``never`` or ``require``, for a job with a store.
+        size_remedy: what to do where a new job has no number of workers.
         standby: wait beside a tracker that leads the store's job, and lead when it is lost; or
             lead, beside another one that waits.
     """
@@ -78,6 +80,7 @@ class ServeOptions:
     take_over: bool = False
     rebuild: bool = False
     takes_up: bool = True
+    size_remedy: str = "give -n"
     own_store: bool = False
     resume: str = "auto"
     standby: bool = False
@@ -111,6 +114,12 @@ class OpenJob:
             f"ftcomm-tracker ready address={self.address} job={self.durable.job_id}"
             f" token_file={self.token_file} state_dir={self.state_dir}"
         )
+
+    def beginning(self) -> str:
+        """The size of the job, its state directory and its store, for a person."""
+        workers, store = counted(self.durable.world_size, "worker"), self.settings.checkpoint
+        to = f", checkpoint every {self.settings.checkpoint_every} to {store}" if store else ""
+        return f"{workers}, state in {self.state_dir}{to}"
 
 
 async def open_job(options: ServeOptions) -> OpenJob:
@@ -341,11 +350,16 @@ def _restore(journal: Journal, options: ServeOptions) -> tuple[Durable, JobSetti
             return _found(journal, options)
         else:
             raise ConfigError(
-                f"the job in {journal.path.parent} has {name} {has[name]}, {value} was asked for",
+                f"the job in {journal.path.parent} has {_option(name)} {has[name]}, {value} was"
+                " asked for",
                 remedy="leave the option out, or start a new job in another --state-dir",
             )
     with naming_options(changed):
         return durable, replace(settings, **changed)
+
+
+def _option(name: str) -> str:
+    return "-n" if name == "world_size" else f"--{name.replace('_', '-')}"
 
 
 def _never_began(durable: Durable) -> bool:
@@ -386,7 +400,7 @@ def _found(journal: Journal, options: ServeOptions) -> tuple[Durable, JobSetting
     if options.world_size is None and options.rebuild:
         return _unknown()
     if options.world_size is None:
-        raise ConfigError("a new job needs its number of workers", remedy="give -n")
+        raise ConfigError("a new job needs its number of workers", remedy=options.size_remedy)
     if not 1 <= options.world_size <= MAX_WORLD_SIZE:
         raise ConfigError(f"-n {options.world_size}: a job has 1 to {MAX_WORLD_SIZE} workers")
     with naming_options(options.settings):

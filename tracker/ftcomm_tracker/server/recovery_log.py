@@ -4,11 +4,13 @@ import json
 import logging
 import time
 from collections import deque
+from collections.abc import Collection
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from ftcomm_tracker.core.events import Incident
+from ftcomm_tracker.core.reporting.incident_words import incident_words
 from ftcomm_tracker.core.reporting.status import incident_line
 
 INCIDENTS_FILE = "incidents.jsonl"
@@ -18,11 +20,21 @@ SHOWN_INCIDENTS = 10  # as many as a running tracker shows
 log = logging.getLogger("ftcomm_tracker")
 
 
-def record_incident(state_dir: Path, incident: Incident, *, now: float) -> None:
-    """Append `incident`, with the wall time at which it began; `now` is on its own clock."""
+def record_incident(
+    state_dir: Path, incident: Incident, places: Collection[str], *, now: float
+) -> None:
+    """Append `incident`, with the wall time at which it began, and log it in words.
+
+    Args:
+        state_dir: where the record is.
+        incident: the recovery.
+        places: ids of the workers that have a rank.
+        now: on the clock of `incident`.
+    """
     record = incident.to_dict()
     outcome = "recovered" if record["completed"] else "not recovered"
     log.info("%s, %s", outcome, incident_line(record))
+    log.warning("%s", incident_words(record, places))
     began = time.time() - (now - incident.started_at)
     path = state_dir / INCIDENTS_FILE
     try:

@@ -45,7 +45,8 @@ from ftcomm_tracker.core.events import (
     TakeGeneration,
     Tick,
 )
-from ftcomm_tracker.core.reporting.status import SCHEMA, summary
+from ftcomm_tracker.core.reporting.live_line import group_text
+from ftcomm_tracker.core.reporting.status import SCHEMA
 from ftcomm_tracker.core.roster import Roster
 from ftcomm_tracker.server.connections.connection_table import ConnectionTable
 from ftcomm_tracker.server.connections.listener import dial_address, join_address
@@ -56,6 +57,7 @@ from ftcomm_tracker.server.operators import Operators
 from ftcomm_tracker.server.progress_log import write_progress
 from ftcomm_tracker.server.recovery_log import record_incident
 from ftcomm_tracker.server.roster_loop import RosterLoop
+from ftcomm_tracker.server.stall_watch import watch_stalls
 from ftcomm_tracker.server.state_dir_watch import StateDirWatch
 from ftcomm_tracker.server.store.chain_task import ChainTask
 from ftcomm_tracker.server.store.job_store import JobStore
@@ -197,6 +199,11 @@ class Server:
         return self._roster.progress()
 
     @property
+    def final_version(self) -> int:
+        """Number of the last checkpoint of a job that has ended well, else -1."""
+        return self._roster.durable.final_version
+
+    @property
     def attempt(self) -> int:
         """The present attempt, 0 of a job without a store."""
         return self._roster.durable.attempt
@@ -214,8 +221,8 @@ class Server:
         return self._roster.standing_of(worker_id, number)
 
     def summary(self) -> str:
-        """The job's state in one line."""
-        return summary(self._roster.snapshot(trio.current_time()))
+        """The job's group and store in one line, without its position."""
+        return group_text(self._roster.snapshot(trio.current_time()))
 
     def snapshot(self) -> dict[str, object]:
         """The job's state for people and scripts."""
@@ -244,6 +251,7 @@ class Server:
             nursery.start_soon(self._connections.accept)
             nursery.start_soon(self._watch_state_dir, nursery.cancel_scope)
             nursery.start_soon(write_progress, lambda: self._roster, self._state_dir.path)
+            nursery.start_soon(watch_stalls, lambda: self._roster)
             self._store.start(nursery)
             try:
                 await self._loop.run(self._is_over)
@@ -343,7 +351,9 @@ class Server:
             case Note(level, text):
                 log.log(_LEVELS.get(level, logging.INFO), "%s", text)
             case IncidentClosed(incident):
-                record_incident(self._state_dir.path, incident, now=trio.current_time())
+                places = [place.worker_id for place in self._roster.durable.places]
+                now = trio.current_time()
+                record_incident(self._state_dir.path, incident, places, now=now)
             case (
                 PutSeries()
                 | PutVersion()

@@ -407,7 +407,7 @@ class AttemptStart:
     def _note_beginning(self) -> None:
         before, parent = self.before, self._parent
         if before.fatal_decision is not None and before.attempt:
-            self.notes.append(("warning", f"attempt {before.attempt} {before.end}"))
+            self.notes.append(("info", f"attempt {before.attempt} {before.end}"))
         age = "" if parent is None else f", written {_age(parent.age_s(self.now_us))} ago"
         text = f"attempt {self._attempt} begins from {self._beginning}{age}"
         self.notes.append(("warning", text))

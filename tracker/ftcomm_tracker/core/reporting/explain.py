@@ -94,7 +94,7 @@ fetching: {name} is catching up: it fetches results that it has missed
 computing: {who} for {awaited} not in a collective: computing, reading or asleep
   * longest: {blockage}
   * computing: {name} stands at {position}, {behind}; heard of {silent_s:.1f} s ago
-  > nothing if that is its work; else read its output; `py-spy dump --pid PID` on its host shows \
+  > nothing if that is its work; else read its output; `py-spy dump --pid {pid}` on {host} shows \
 where it is
 exchanging: all ranks wait for each other, so bytes are on their way or a link is silent
   * longest: {blockage}
@@ -132,7 +132,7 @@ last_will: the job is lost and writes its checkpoint {last_will} to {url}
   {newest_text}
 """
 NOT_IN_INIT = (
-    "`py-spy dump --pid PID` on its host shows where a process that has not called init() is:"
+    "`py-spy dump --pid {pid}` on {host} shows where a process that has not called init() is:"
     " importing, reading, or in a script that never calls it"
 )
 NEXT_PROCESS = (
@@ -206,7 +206,7 @@ def _forming(document: Row) -> Found:
         "count": len(here),
         "joined": f"joined: worker {', '.join(here)}" if here else "no worker has joined yet",
         "names": ", ".join(missing_list(missing["workers"], missing["unnamed"])),
-        "look": NOT_IN_INIT if any(row["starting"] for row in missing["workers"]) else None,
+        "look": _look_of(missing["workers"]),
     }
     yield "forming", {**document, **missing, **facts}
 
@@ -269,7 +269,7 @@ def _running(document: Row) -> Found:
     found += _lost_links(document, blocked)
     if blocked and computing:
         awaited = f"{_named(computing)}, which {'is' if len(computing) == 1 else 'are'}"
-        facts = {**_waiting(blocked), "awaited": awaited, "computing": computing}
+        facts = {**computing[0], **_waiting(blocked), "awaited": awaited, "computing": computing}
         found.append(("computing", facts))
     elif blocked and not found:
         found.append(_exchange(document, blocked))
@@ -310,8 +310,8 @@ def _away(document: Row, members: Sequence[Row]) -> Found:
     for kind, name, there in places:
         gone_s = max((row["gone_s"] or 0.0 for row in there), default=0.0)
         left_s = max(document["replace_within_s"] - gone_s, 0)
-        look = NOT_IN_INIT if any(row["starting"] for row in there) else None
-        facts = {"name": name, "gone_s": gone_s, "left_s": left_s, "there": there, "look": look}
+        facts = {"name": name, "gone_s": gone_s, "left_s": left_s, "there": there}
+        facts["look"] = _look_of(there)
         yield kind, {**facts, "began": _began(document)}
 
 
@@ -411,6 +411,11 @@ def _blockage(row: Row, call: Row) -> str:
 
 def _name(row: Row) -> str:
     return f"worker {row['worker_id']} (rank {row['rank']}, {row['host']})"
+
+
+def _look_of(rows: Sequence[Row]) -> str | None:
+    """Name what shows where the first process is that has not joined; None without one."""
+    return next((NOT_IN_INIT.format(**row["starting"]) for row in rows if row["starting"]), None)
 
 
 def _named(rows: Sequence[Row]) -> str:

@@ -24,6 +24,7 @@ _LOAD = bytes([Kind.LOAD])  # what a signature of load_checkpoint() begins with
 MOST_GROUPS = 3  # of ranks that called the same; a text that names more is read by nobody
 MOST_RANKS = 8  # that are named one by one
 USUAL_CAUSE = "the usual cause is a variable that is not in the checkpoint: add it to the state"
+OF_EACH_RANK = "what each rank has of its own is passed apart: checkpoint(state, local)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,8 @@ class _Known:
         ]
         if parted[0] is not None and parted[1] is not None:
             parts.append(_where(parted[0], parted[1], *names))
-        parts += self._hints([*usual, *odd], evidence.position.version)
+        hints = self._hints([*usual, *odd], evidence.position.version)
+        parts += hints or ([OF_EACH_RANK] if len(parts) > 1 else [])
         return Explained("; ".join(parts), evidence.position, odd[0])
 
     def _unequal(self) -> tuple[list[int], list[int]]:

@@ -194,9 +194,10 @@ def start_child(
     return Child(worker_id, process, has_input=has_input)
 
 
-def cannot_run(program: str, cause: str) -> ConfigError:
+def cannot_run(
+    program: str, cause: str, remedy: str = "check the command after the options"
+) -> ConfigError:
     """The error of a command whose `program` cannot be run; a script may lack its x bit."""
-    remedy = "check the command after the options"
     if Path(program).is_file():
         if not os.access(program, os.X_OK):
             cause = "this file is not executable"
