@@ -170,7 +170,7 @@ def show_incident(folder: Path, killer: Killer) -> None:
     starts = [len(processes_of(folder, worker)) for worker in range(WORKERS)]
     if starts != [1 + (worker == VICTIM) for worker in range(WORKERS)]:
         raise DemoError(f"only worker {VICTIM} should have been started twice, not {starts}")
-    command = [sys.executable, "-m", "ftcomm_tracker", "explain", "--state-dir", path.parent]
+    command = [sys.executable, "-m", "ftcomm_tracker", "explain", "--state-dir", str(path.parent)]
     print(subprocess.run(command, check=True, capture_output=True, text=True).stdout.rstrip())  # noqa: S603 - ours
 
 

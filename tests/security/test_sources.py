@@ -81,10 +81,11 @@ def test_only_the_launcher_starts_processes() -> None:
     assert importers("subprocess") == STARTS_PROCESSES
 
 
-def test_the_systems_library_is_called_for_files_and_processes_alone() -> None:
+def test_the_systems_library_is_called_for_files_processes_and_the_clock_alone() -> None:
     assert importers("ctypes") == [
         "ftcomm/durable/file_calls.py",
         "tracker/ftcomm_tracker/launcher/processes/child_process.py",
+        "tracker/ftcomm_tracker/operator/machine_checks.py",
     ]
 
 

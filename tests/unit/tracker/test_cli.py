@@ -127,7 +127,6 @@ def test_nobody_at_the_address_is_said(tmp_path: Path) -> None:
         (["run", "-n", "2"], 2, "Missing argument"),
         (["status", "--tracker", "nonsense"], 64, "host:port"),
         (["status"], 64, "no tracker is named"),
-        (["doctor"], 64, "no tracker is named"),
         (["explain", "--tracker", "none"], 64, "give --tracker or --state-dir"),
         (["stop", "--tracker", "[::1]:9", "--token-file", "/nonexistent"], 64, "/nonexistent"),
         (["status", "--watch", "0"], 2, "not in the range"),

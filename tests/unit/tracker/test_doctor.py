@@ -16,6 +16,7 @@ from ftcomm.config.environment import WorkerOptions
 from ftcomm.protocol.operator_messages import DialBack, DialedBack
 from ftcomm_tracker.operator import doctor
 from ftcomm_tracker.operator.doctor import Check, check_machine, examine
+from ftcomm_tracker.operator.machine_checks import reachable_addresses
 from ftcomm_tracker.server.open_job import OpenJob
 from ftcomm_tracker.server.operators import DIAL_WITHIN_S, MAX_AT_ONCE, DialBacks
 from tests.unit.tracker.harness import client, tracker
@@ -33,7 +34,8 @@ def options(job: OpenJob, **changes: object) -> WorkerOptions:
 
 ALL_IS_WELL = dict.fromkeys(
     (
-        *("versions", "descriptors", "shared_memory", "worker_id", "token_file"),
+        *("versions", "descriptors", "shared_memory", "results_memory", "addresses"),
+        *("clock_service", "worker_id", "token_file"),
         *("resolve", "connect", "token", "tracker_version", "clock", "job"),
         *("listen", "dial_back", "advertise"),
     ),
@@ -48,6 +50,9 @@ def good_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "SHARED_MEMORY_SMALL", 0)
     monkeypatch.setattr(doctor, "ROUND_TRIP_LONG_S", 60.0)
     monkeypatch.setattr(doctor, "CLOCKS_APART_S", 60.0)
+    monkeypatch.setattr(doctor, "memory_limit", lambda: 1 << 40)
+    monkeypatch.setattr(doctor, "reachable_addresses", lambda: ["10.0.0.5"])
+    monkeypatch.setattr(doctor, "is_clock_synchronised", lambda: True)
 
 
 @pytest.mark.trio
@@ -279,7 +284,48 @@ def test_a_python_without_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
         raise doctor.PackageNotFoundError(name)
 
     monkeypatch.setattr(doctor, "version", absent)
-    assert levels(list(check_machine(WorkerOptions())))["versions"] == "fail"
+    assert levels(list(check_machine()))["versions"] == "fail"
+
+
+@pytest.mark.trio
+@pytest.mark.usefixtures("good_machine")
+async def test_without_a_tracker_this_machine_alone_is_examined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = levels(await examine(WorkerOptions(), str(tmp_path / "store")))
+    assert found == {**dict.fromkeys(list(ALL_IS_WELL)[:6], "ok"), "create_only": "ok"}
+    monkeypatch.setattr(doctor, "reachable_addresses", list)
+    monkeypatch.setattr(doctor, "is_clock_synchronised", lambda: False)
+    monkeypatch.setattr(doctor, "memory_limit", lambda: 1 << 20)
+    worse = levels(await examine(WorkerOptions()))
+    names = ("results_memory", "addresses", "clock_service")
+    assert [worse[name] for name in names] == ["warn"] * 3
+
+
+def test_a_store_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    check = doctor.check_create_only(str(tmp_path / "file"))
+    assert (check.level, str(tmp_path / "file") in check.what) == ("fail", True), check
+
+
+def test_a_newcomer_examines_the_machine_before_the_first_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.delenv("FTCOMM_TRACKER", raising=False)
+    status, text = invoke("doctor", "--json", "--checkpoint", str(tmp_path / "store"))
+    found = {check["name"]: check["level"] for check in json.loads(text)["checks"]}
+    assert (status, found["versions"], found["create_only"]) == (0, "ok", "ok"), text
+    assert "worker_id" not in found
+
+
+def test_addresses_that_others_reach_are_no_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = (socket.AF_INET, socket.SOCK_STREAM, 0, "")
+    found = [(*entry, (address, 0)) for address in ("127.0.1.1", "10.0.0.5", "10.0.0.5")]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: found)
+    assert "10.0.0.5" in (addresses := reachable_addresses())
+    assert "127.0.1.1" not in addresses
+    assert len(addresses) == len(set(addresses))
 
 
 @pytest.mark.process
@@ -288,7 +334,9 @@ def test_the_command_ends_with_1_on_a_failure(serving, tmp_path: Path) -> None: 
     status, text = invoke("doctor", "--state-dir", ready["state_dir"])
     assert (status, "ok    dial_back: the tracker reaches 127.0.0.1:" in text) == (0, True), text
     status, text = invoke("doctor", "--state-dir", ready["state_dir"], "--json")
-    assert (status, json.loads(text)["ok"]) == (0, True)
+    found = json.loads(text)
+    assert (status, found["ok"]) == (0, True)
+    assert "worker_id" not in [check["name"] for check in found["checks"]]
     given = ("--tracker", ready["address"], "--token-file", str(tmp_path / "none"))
     status, text = invoke("doctor", *given)
     assert (status, "FAIL  token_file" in text, "to do: " in text) == (1, True, True)
@@ -296,4 +344,4 @@ def test_the_command_ends_with_1_on_a_failure(serving, tmp_path: Path) -> None: 
 
 def test_every_check_is_in_the_operators_table() -> None:
     text = (Path(__file__).parents[3] / "docs" / "watching.md").read_text(encoding="utf-8")
-    assert [name for name in ALL_IS_WELL if f"| `{name}` |" not in text] == []
+    assert [name for name in (*ALL_IS_WELL, "create_only") if f"| `{name}` |" not in text] == []

@@ -75,6 +75,8 @@ Examples:
 """
 DOCTOR_EPILOG = """\b
 Examples:
+  ftcomm-tracker doctor
+  ftcomm-tracker doctor --checkpoint s3://bucket/job1
   ftcomm-tracker doctor --tracker 10.0.0.5:4711 --token-file /etc/job1.token
   srun ftcomm-tracker doctor --tracker $HEAD:4711 --json
 """
@@ -192,16 +194,18 @@ def explain(*, as_json: bool, every_s: float | None, **where: Any) -> None:
 
 @click.command(short_help="Say whether this machine can take part in a job.", epilog=DOCTOR_EPILOG)
 @with_options(TRACKER_OPTIONS)
+@click.option("--checkpoint", metavar="STORE", default="", help="Try this store of checkpoints.")
 @click.option("--json", "as_json", is_flag=True, help="For scripts: one JSON document.")
-def doctor(*, as_json: bool, **where: Any) -> None:
-    """Examine this machine, the way to the tracker, and the tracker's way back.
+def doctor(*, checkpoint: str, as_json: bool, **where: Any) -> None:
+    """Examine this machine; with a tracker, the way to it and its way back.
 
-    Names, connection, token, versions, clocks, round trip, open files, shared memory; and whether
-    the tracker can reach a port of this machine, as the other workers must. Each line says ok, warn
+    Python, numpy, memory, open files, addresses, clock; with --checkpoint the store. With a tracker
+    names, connection, token, versions, clocks and round trip, and whether the tracker can reach a
+    port of this machine, as the other workers must. Each line says ok, warn
     or FAIL, and what to do. Run it on every machine, as the user and under the scheduler that will
     run the workers. Ends with 1 if a line says FAIL.
     """
-    run_and_exit(_doctor, TrackerAddress(**where), as_json)
+    run_and_exit(_doctor, TrackerAddress(**where), checkpoint, as_json)
 
 
 @click.command(short_help="End a job for all its workers.", epilog=STOP_EPILOG)
@@ -268,10 +272,14 @@ def _explained_as_json(document: Mapping[str, Any]) -> str:
     return json.dumps({"job_id": document["job_id"], "waiting": waiting, "findings": diagnoses})
 
 
-async def _doctor(where: TrackerAddress, as_json: bool) -> int:
-    routes, token_file = where.located().find()
-    options = replace(WorkerOptions.load(tracker="none"), routes=routes, token_file=token_file)
-    checks = await examine(options)
+async def _doctor(where: TrackerAddress, checkpoint: str, as_json: bool) -> int:
+    where, options = where.located(), WorkerOptions.load(tracker="none")
+    if where.state_dir is not None or WorkerOptions.load(tracker=where.tracker).routes:
+        routes, token_file = where.find()
+        options = replace(options, routes=routes, token_file=token_file)
+    checks = await examine(options, checkpoint)
+    if where.state_dir is not None:  # `run` and `supervise` name its workers
+        checks = [check for check in checks if check.name != "worker_id"]
     failed = any(check.level == "fail" for check in checks)
     if as_json:
         report = {"host": socket.gethostname(), "ok": not failed}

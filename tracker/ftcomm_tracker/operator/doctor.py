@@ -1,4 +1,4 @@
-"""`ftcomm-tracker doctor`: can a worker of this machine take part in the tracker's job?"""
+"""`ftcomm-tracker doctor`: can workers of this machine run, and take part in a tracker's job?"""
 
 import importlib
 import json
@@ -17,11 +17,18 @@ import trio
 
 import ftcomm
 from ftcomm.config.environment import WILDCARDS, WorkerOptions, parse_endpoint, read_token
+from ftcomm.config.job_settings import JobSettings
+from ftcomm.config.memory_limits import memory_limit
 from ftcomm.errors import ConfigError, FtcommError
 from ftcomm.protocol.operator_messages import DialBack, DialedBack, StatusReply, StatusRequest
 from ftcomm_tracker.core.reporting.status import standby_line, store_line
 from ftcomm_tracker.core.reporting.text_table import texts_by_kind
 from ftcomm_tracker.operator.client import Conversation, open_conversation
+from ftcomm_tracker.operator.machine_checks import (
+    is_clock_synchronised,
+    reachable_addresses,
+    why_not_usable,
+)
 from ftcomm_tracker.server.connections.listener import join_address
 
 CONNECT_WITHIN_S = 5.0
@@ -47,6 +54,18 @@ descriptors warn: only {limit} open files are allowed
 shared_memory: {found}
   > give a container more (docker --shm-size, an emptyDir of medium Memory) if your data loaders \
 use it; ftcomm does not need it
+results_memory: {memory} MiB of memory; results of a worker take up to {limit} MiB (--log-limit)
+results_memory warn: {memory} MiB of memory, less than results of one worker may take ({limit} MiB)
+  > give --log-limit, or this container more memory
+addresses: others may reach {addresses}
+addresses warn: this machine has no address but loopback
+  > for several machines connect it to a network; for one this is enough
+clock_service: {state}
+clock_service warn: no time service keeps the clock of this machine
+  > run an NTP client; nothing of ftcomm depends on it, but logs cannot be compared
+create_only: {url} creates a name once, and returns what was put
+create_only fail: {cause}
+  > {remedy}
 worker_id: a worker started like this is worker {worker_id}
 worker_id warn: nothing here names a worker
   > set FTCOMM_WORKER_ID for each worker, or run this as your scheduler runs workers
@@ -118,25 +137,28 @@ def _check(name: str, level: str | bool, **facts: Any) -> Check:
     return Check(name, level, what, "" if level == "ok" else todo)
 
 
-async def examine(options: WorkerOptions) -> list[Check]:
-    """All checks: of this machine, then of each of the tracker's addresses.
+async def examine(options: WorkerOptions, checkpoint: str = "") -> list[Check]:
+    """All checks: of this machine, of a store, then of each of the tracker's addresses.
 
-    Raises:
-        ConfigError: no tracker is named.
+    Args:
+        options: of a worker; without a tracker nothing is said of one.
+        checkpoint: the store, empty for none.
     """
-    if options.routes is None:
-        raise ConfigError("no tracker is named", remedy="give --tracker HOST:PORT")
-    checks = list(check_machine(options))
-    for host, port in options.routes:
-        checks += [check async for check in _examine_route(options, host, port)]
+    checks = list(check_machine())
+    if checkpoint:
+        checks.append(await trio.to_thread.run_sync(check_create_only, checkpoint))
+    if options.routes is not None:
+        checks += check_worker(options)
+        for host, port in options.routes:
+            checks += [check async for check in _examine_route(options, host, port)]
     return checks
 
 
 # --- of this machine ----------------------------------------------------------------------------
 
 
-def check_machine(options: WorkerOptions) -> Iterator[Check]:
-    """Everything that needs no tracker."""
+def check_machine() -> Iterator[Check]:
+    """Everything that needs neither a tracker nor what a worker is given."""
     here = {"here": ftcomm.__version__, "python": platform.python_version()}
     try:
         yield _check("versions", "ok", numpy=version("numpy"), **here)
@@ -145,6 +167,30 @@ def check_machine(options: WorkerOptions) -> Iterator[Check]:
     yield check_descriptors(_open_files_limit())
     there = _SHARED_MEMORY.is_dir()
     yield check_shared_memory(shutil.disk_usage(_SHARED_MEMORY).free if there else None)
+    yield check_memory(memory_limit(), JobSettings().log_limit)
+    addresses = ", ".join(reachable_addresses())
+    yield _check("addresses", bool(addresses), addresses=addresses)
+    kept = is_clock_synchronised()
+    state = "a time service keeps the clock" if kept else "this system does not say who keeps it"
+    yield _check("clock_service", kept is not False, state=state)
+
+
+def check_memory(memory: int, log_limit: int) -> Check:
+    """The bytes that processes here may use, against those of one worker's results."""
+    facts = {"memory": memory >> 20, "limit": log_limit >> 20}
+    return _check("results_memory", memory >= log_limit, **facts)
+
+
+def check_create_only(url: str) -> Check:
+    """The store's create-only put, by which two trackers cannot both lead a job."""
+    error = why_not_usable(url)
+    if error is None:
+        return _check("create_only", "ok", url=url)
+    return _check("create_only", "fail", cause=error.cause, remedy=error.remedy or None)
+
+
+def check_worker(options: WorkerOptions) -> Iterator[Check]:
+    """Everything that a worker for this tracker is given."""
     yield _check("worker_id", options.worker_id is not None, worker_id=options.worker_id)
     yield check_token(options.token_file)
 

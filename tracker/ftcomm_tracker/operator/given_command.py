@@ -48,11 +48,12 @@ def kept_command(state_dir: Path) -> GivenCommand | None:
     try:
         with (state_dir / FILE).open("rb") as file:
             found = json.loads(file.read(MAX_BYTES))
-        command = GivenCommand(**found)
-    except (OSError, ValueError, RecursionError, TypeError):
+        line, folder = found["line"], found["folder"]
+    except (OSError, ValueError, RecursionError, TypeError, KeyError):
         return None
-    texts = (command.line, command.folder)
-    return command if all(isinstance(text, str) and _is_shown(text) for text in texts) else None
+    texts = (line, folder)
+    is_command = all(isinstance(text, str) and _is_shown(text) for text in texts)
+    return GivenCommand(line, folder) if is_command else None
 
 
 def _is_shown(text: str) -> bool:
