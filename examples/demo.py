@@ -171,7 +171,8 @@ def show_incident(folder: Path, killer: Killer) -> None:
     if starts != [1 + (worker == VICTIM) for worker in range(WORKERS)]:
         raise DemoError(f"only worker {VICTIM} should have been started twice, not {starts}")
     command = [sys.executable, "-m", "ftcomm_tracker", "explain", "--state-dir", str(path.parent)]
-    print(subprocess.run(command, check=True, capture_output=True, text=True).stdout.rstrip())  # noqa: S603 - ours
+    done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - ours
+    print(done.stdout.rstrip())
 
 
 if __name__ == "__main__":

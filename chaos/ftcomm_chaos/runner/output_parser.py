@@ -91,7 +91,7 @@ class ParsedOutput:
         if stamp := _STAMP.match(line):
             line = line[stamp.end() :]
         if stamp and stamp["level"] == "ERROR":
-            self.error = printable(line.removeprefix("ftcomm: "))
+            self.error = printable(line.removeprefix("ftcomm: ").removeprefix("FAILED: "))
         self._hear_words(line)
 
     def _hear_words(self, line: str) -> None:

@@ -156,8 +156,8 @@ def test_the_same_error_of_all_workers_ends_the_job_and_is_shown_once(
     assert "attempt 2" not in done.stderr
     end = next(index for index, line in enumerate(lines) if "ERROR ftcomm: FAILED: " in line)
     assert "by the same error on all ranks" in lines[end]
-    assert "exit status 83 (ScriptFailedError): repair the script" in lines[end + 1]
-    assert "no checkpoint is kept: --state-dir DIR" in lines[end + 2]
+    assert "status 83; to do: repair the script" in lines[end + 1]
+    assert "give --state-dir DIR" in lines[end + 2]
 
 
 def test_the_traceback_of_a_process_that_must_start_again_is_not_shown(
@@ -185,9 +185,9 @@ def test_the_first_error_is_named_beside_what_followed_from_it(workers: FakeWork
 
     done = workers.run(script)
     assert done.returncode == CollectiveMismatchError.exit_code, done.stderr
-    last = done.stderr.partition("ERROR ftcomm: FAILED: ranks disagree about collective 0.0")[2]
+    last = done.stderr.partition("FAILED: CollectiveMismatchError: ranks disagree about")[2]
     assert re.search(r"before: worker 1 failed: KeyError: 'nokey' \(.*:\d+\)\n", last)
-    assert "exit status 72 (CollectiveMismatchError): make every rank call the same" in last
+    assert "status 72; to do: make every rank call the same" in last
 
 
 def test_a_directory_says_what_the_same_command_goes_on_from(
@@ -199,7 +199,7 @@ def test_a_directory_says_what_the_same_command_goes_on_from(
         raise RuntimeError("the data are wrong")
 
     done = workers.run(joins(use), "--state-dir", str(tmp_path / "state"))
-    assert "the same command goes on from its store: durable checkpoint 1" in done.stderr
+    assert "the same command resumes from checkpoint 1, " in done.stderr
 
 
 def test_an_exception_is_the_recorded_cause_of_a_death(
@@ -321,7 +321,10 @@ def test_a_line_that_ends_every_rank_is_named_in_the_last_error(
     lost = "3 attempts from the beginning were lost in a row; the last: every member "
     ends = (71, f"ERROR ftcomm: .*/store: {lost}.*; the first loss: .*{why}")
     if "Error" in why:
-        ends = (83, f"FAILED: the script failed by the same error on all ranks at -1.1: {why}")
+        ends = (
+            83,
+            f"FAILED: ScriptFailedError: the script failed by the same error on all ranks at -1.1: {why}",
+        )
     assert done.returncode == ends[0], done.stderr
     assert re.search(ends[1], done.stderr)
 

@@ -51,9 +51,8 @@ def kept_command(state_dir: Path) -> GivenCommand | None:
         line, folder = found["line"], found["folder"]
     except (OSError, ValueError, RecursionError, TypeError, KeyError):
         return None
-    texts = (line, folder)
-    is_command = all(isinstance(text, str) and _is_shown(text) for text in texts)
-    return GivenCommand(line, folder) if is_command else None
+    is_text = isinstance(line, str) and isinstance(folder, str)
+    return GivenCommand(line, folder) if is_text and _is_shown(line) and _is_shown(folder) else None
 
 
 def _is_shown(text: str) -> bool:
