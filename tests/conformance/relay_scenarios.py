@@ -30,8 +30,9 @@ def relayed(fault: str, *more: str, n: int = 4, **program: object) -> Run:
 
 
 def two_alone(bench: Bench) -> None:
-    """Nobody can relay: an end is replaced, and as that does not help, both are named to all."""
-    plan = Plan(2, QUIET, ("0-1@link=drop",), PATIENT, exits=(73, 73, 81))
+    """Nobody can relay: each end is replaced, and as that does not help, both are named to all."""
+    # Each process of rank 0, which dials, records the fault.
+    plan = Plan(2, QUIET, ("0-1@link=drop",) * 2, PATIENT, exits=(73, 73, 81, 81))
     with bench.job(plan) as job:
         job.run()
         _names_both(job)
