@@ -321,10 +321,8 @@ def test_a_line_that_ends_every_rank_is_named_in_the_last_error(
     lost = "3 attempts from the beginning were lost in a row; the last: every member "
     ends = (71, f"ERROR ftcomm: .*/store: {lost}.*; the first loss: .*{why}")
     if "Error" in why:
-        ends = (
-            83,
-            f"FAILED: ScriptFailedError: the script failed by the same error on all ranks at -1.1: {why}",
-        )
+        cause = "the script failed by the same error on all ranks at -1.1"
+        ends = (83, f"FAILED: ScriptFailedError: {cause}: {why}")
     assert done.returncode == ends[0], done.stderr
     assert re.search(ends[1], done.stderr)
 
