@@ -10,10 +10,12 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from ftcomm.config.deadline import Duration
 from ftcomm.errors import ConfigError, ThreadError
+
+if TYPE_CHECKING:  # it imports numpy, which a launcher does without
+    from ftcomm.config.deadline import Duration
 
 Routes = Sequence[tuple[str, int]]
 
@@ -32,7 +34,7 @@ class OpenCommunicator(Protocol):
     def abort(self, reason: str | BaseException) -> None:
         """Leave the job without closing it."""
 
-    def close(self, *, deadline: Duration | None = None) -> None:
+    def close(self, *, deadline: "Duration | None" = None) -> None:
         """Close the job together with all ranks."""
 
 

@@ -24,7 +24,7 @@ BATCH = EXAMPLES / "slurm" / "job1.sbatch"
 NEVER_AGAIN = FINAL | {UsageError.exit_code}
 # A pod that comes back finds its job finished, or its place taken: no failed job.
 OWN_END = {FencedError.exit_code, JobFinishedError.exit_code}
-GRACE_S = LaunchOptions.__dataclass_fields__["term_grace_s"].default
+GRACE_S = LaunchOptions.__dataclass_fields__["grace_s"].default
 OLDEST = "1.29"  # the first whose servers take backoffLimitPerIndex unasked
 
 

@@ -133,6 +133,34 @@ def _begins_as_spare(options: LaunchOptions, job: Job, roles: StartedRoles, work
     return spare
 
 
+def _is_told_otherwise(
+    options: LaunchOptions, job: Job, child: Child, status: int, decision: Decision
+) -> bool:
+    """True if another message says what comes of this exit: a recovery's, or the job's end."""
+    match decision:
+        case GiveUp():
+            return not is_spare(options, job, child.worker_id)
+        case RestartAfter():
+            if status == RolledBackError.exit_code:
+                return True
+            has_rank = options.keeps_places and job.has_rank(child.worker_id)
+            return has_rank and not job.ended_as_spare(child.worker_id, child.process.pid)
+        case _:
+            return False
+
+
+def _tell_pid(
+    options: LaunchOptions, job: Job, environment: Mapping[str, str], worker_id: str, pid: int
+) -> None:
+    """Say which process is the worker's: while it has not said hello, nobody else can.
+
+    Not of a spare: the group waits for whom a launcher has started.
+    """
+    if worker_id not in options.spares:
+        host = environment.get("FTCOMM_HOST") or platform.node()[:64] or "localhost"
+        job.post(Supervised(worker_id, host, pid, 0.0))
+
+
 def _is_told(job: Job, child: Child) -> bool:
     """True if the job has ended by an error of the script, and the process's own is shown."""
     ended_by = "" if job.outcome is None else job.outcome.error
@@ -269,7 +297,7 @@ class Launcher:
             if child is None:
                 return
             self._children[worker_id] = child
-            self._tell_pid(worker_id, child.process.pid)
+            _tell_pid(self._options, self._job, self._environment, worker_id, child.process.pid)
             began = f"worker {worker_id} is process {child.process.pid}"
             self._console.begin(worker_id, began)
             self._console.say(began, "INFO" if self._options.keeps_places else "NOTICE")
@@ -281,7 +309,7 @@ class Launcher:
                 process = self._job.standing_of(worker_id, 0).process
                 # It has joined, as far as anybody can tell, unless it is known from its start.
                 child.departure.has_joined = process != STARTING
-            self._tell_pid(worker_id, 0)
+            _tell_pid(self._options, self._job, self._environment, worker_id, 0)
             self._statuses[worker_id] = status
             delay_s = await self._after_exit(child, status)
             if delay_s is None:
@@ -323,16 +351,6 @@ class Launcher:
                 with trio.move_on_after(delay_s):
                     await self._no_more_starts.wait()
         return None
-
-    def _tell_pid(self, worker_id: str, pid: int) -> None:
-        """Say which process is the worker's: while it has not said hello, nobody else can.
-
-        Not of a spare: the group waits for whom a launcher has started.
-        """
-        if worker_id in self._options.spares:
-            return
-        host = self._environment.get("FTCOMM_HOST") or platform.node()[:64] or "localhost"
-        self._job.post(Supervised(worker_id, host, pid, 0.0))
 
     async def _attend(self, child: Child) -> int:
         show = partial(self._console.show, child.worker_id)
@@ -404,7 +422,7 @@ class Launcher:
         )
         if not (isinstance(decision, Finished) and status == 0):
             how = describe_exit(status, memory, joined=joined) + by_script + why_again
-            is_told = self._is_told_otherwise(child, status, decision)
+            is_told = _is_told_otherwise(self._options, self._job, child, status, decision)
             tell = self._console.say if is_told else self._console.warn
             tell(f"worker {worker_id} {how}: {describe(decision)}")
         match decision:
@@ -427,19 +445,6 @@ class Launcher:
         if is_spare(self._options, self._job, worker_id):
             return REPLACED
         return MISSED if await self._is_missed(worker_id, describe_exit(status)) else ""
-
-    def _is_told_otherwise(self, child: Child, status: int, decision: Decision) -> bool:
-        """True if another message says what comes of this exit: a recovery's, or the job's end."""
-        match decision:
-            case GiveUp():
-                return not is_spare(self._options, self._job, child.worker_id)
-            case RestartAfter():
-                if status == RolledBackError.exit_code:
-                    return True
-                has_rank = self._options.keeps_places and self._job.has_rank(child.worker_id)
-                return has_rank and not self._job.ended_as_spare(child.worker_id, child.process.pid)
-            case _:
-                return False
 
     async def _is_missed(self, worker_id: str, how: str) -> bool:
         """Tell whether a worker's replacement has also ended, so that no other launcher starts one.
