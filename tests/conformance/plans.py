@@ -65,7 +65,7 @@ class Plan:
         """``ftcomm-tracker serve`` with the plan's constants, for ``python``."""
         constants = {name: value for name, value in self.settings.items() if name not in SETTINGS}
         changed = ["-m", "tests.helpers.constants", json.dumps(constants)]
-        return [*(changed if constants else ["-m", "ftcomm_tracker"]), "serve"]
+        return [*(changed if constants else ["-m", "ftcomm_tracker"]), "serve", "-v"]
 
     def settings_options(self) -> list[str]:
         """The settings as options of ``ftcomm-tracker serve``."""

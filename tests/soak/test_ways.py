@@ -61,5 +61,5 @@ def test_a_job_with_a_trace_is_ended_long_after_the_trace() -> None:
 def test_every_kind_of_loss_has_a_way() -> None:
     given = {option for way in WAYS.values() for option in way.faults if option.startswith("--")}
     losing = {"--lose-all", "--lose-tracker-disk"}
-    assert given == losing | {"--kill-every", "--tracker-kill-every"}
+    assert given == losing | {"--kill-every", "--tracker-kill-every", "--checkpoint-every"}
     assert not any(losing <= set(way.faults) for way in WAYS.values())

@@ -407,6 +407,7 @@ class LiveJob(ABC):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(forward_output, child, show)
             status = await child.wait()
+            child.end()
             self._last_words += 1
             self.hear_news()  # who waits for its end may have heard the last of its output before
         self._last_words -= 1

@@ -128,6 +128,7 @@ class ServedJob(LiveJob):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(forward_output, child, show)
             status = await child.wait()
+            child.end()
         self.output.ended.setdefault(TRACKER, []).append(_ended(status))
         process.how = _ended(status)
         ready.set()

@@ -156,8 +156,9 @@ def test_the_same_error_of_all_workers_ends_the_job_and_is_shown_once(
     assert "attempt 2" not in done.stderr
     end = next(index for index, line in enumerate(lines) if "ERROR ftcomm: FAILED: " in line)
     assert "by the same error on all ranks" in lines[end]
-    assert "status 83; to do: repair the script" in lines[end + 1]
-    assert "give --state-dir DIR" in lines[end + 2]
+    block = "\n".join(lines[end:])
+    assert "status 83; to do: repair the script" in block
+    assert "give --state-dir DIR" in block
 
 
 def test_the_traceback_of_a_process_that_must_start_again_is_not_shown(
