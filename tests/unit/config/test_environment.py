@@ -477,3 +477,9 @@ def test_a_timeout_may_be_a_timedelta() -> None:
 def test_an_argument_of_init_of_another_type_is_named(given: dict[str, Any], refusal: str) -> None:
     with pytest.raises(ConfigError, match=f"^{refusal}"):
         ftcomm.init(**{"tracker": "none", **given})
+
+
+def test_a_given_role_counts_and_not_that_of_the_environment() -> None:
+    environ = {"FTCOMM_SPARE": "1"}
+    given = [WorkerOptions.load(environ=environ, spare=spare).spare for spare in (None, False)]
+    assert given == [True, False]

@@ -15,12 +15,14 @@ from ftcomm.protocol.durable.store_messages import (
     WriteFailed,
     WriteObjects,
 )
+from ftcomm.protocol.messages import Closed
 from ftcomm.protocol.position import PositionRange
 from ftcomm_tracker.core.durable.pending_version import MIN_SHARD_BYTES, PRELUDE_RESULTS, RETRY_S
 from ftcomm_tracker.core.durable.store_facts import ExpectedDigest, StoreFacts
 from ftcomm_tracker.core.durable.versions import ALL, GATHER_S, DurableVersions, Outbox
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.events import (
+    Disconnect,
     Event,
     Joined,
     Persist,
@@ -486,3 +488,13 @@ def test_another_digest_under_the_same_launcher_ends_the_job() -> None:
     effects = scenario.tell(Said(1, NextDigest(6, b"other")))
     told = {(each.error, each.cause) for each in decisions(effects).values()}
     assert told == {("CollectiveMismatchError", DIFFERS)}
+
+
+def test_the_next_process_of_a_closed_worker_is_called_back_and_not_refused() -> None:
+    """If all is lost before the others have closed, the next attempt needs it."""
+    scenario = running_with_store()
+    scenario.said(1, Closed(3))
+    effects = scenario.tell(Joined(9, hello("w0", "b")))
+    assert [effect for effect in effects if isinstance(effect, Send)] == []
+    reasons = [effect.reason for effect in effects if isinstance(effect, Disconnect)]
+    assert reasons == ["worker w0 has closed, and others have not yet"]
