@@ -1,8 +1,10 @@
 """Scripts that are not one program: the error names the first calls that differ, on every rank."""
 
+import itertools
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -115,10 +117,20 @@ def cause_of(script: str, ranks: int, folder: Path) -> str:
         cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
     out = done.stdout + done.stderr
-    said = [line for line in out.splitlines() if "ftcomm.errors.CollectiveMismatchError: " in line]
-    causes = {line.partition("Error: ")[2].partition(" [rank ")[0] for line in said}
-    assert (done.returncode, len(said), len(causes)) == (72, ranks, 1), out
+    said = re.findall(r"^\[([\d, -]+)\] ftcomm.errors.CollectiveMismatchError: (.*)$", out, re.M)
+    causes = {text.partition(" [rank ")[0] for _, text in said}
+    assert done.returncode == 72, out
+    who = itertools.chain.from_iterable(_ranks(prefix) for prefix, _ in said)
+    assert sorted(who) == [*range(ranks)], out
+    assert len(causes) == 1, out
     return causes.pop()
+
+
+def _ranks(prefix: str) -> Iterator[int]:
+    """The workers of a line that several have said: 0-2, 4."""
+    for part in prefix.split(","):
+        first, _, last = part.strip().partition("-")
+        yield from range(int(first), int(last or first) + 1)
 
 
 def compare(cause: str, wanted: str, perhaps: str = "") -> None:
