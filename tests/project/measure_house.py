@@ -97,7 +97,7 @@ WORTH_THE_JUMP = {
     "ftcomm/torch/distributed/ddp_guard.py": "the one place that reads frames of torch",
     "ftcomm/torch/lightning/metrics.py": "imports torchmetrics, which may be missing",
     "tracker/ftcomm_tracker/cli/documents.py": "the list that pyproject.toml repeats for the wheel",
-    "tracker/ftcomm_tracker/operator/machine_checks.py": "questions to the system, beside doctor",
+    "tracker/ftcomm_tracker/operator/machine_checks.py": "what doctor asks of the system",
     "tracker/ftcomm_tracker/cli/ftcomm_group.py": "the other command, imported when it runs",
     "tracker/ftcomm_tracker/launcher/spare_roles.py": "a rule with a reason of its own",
 }
