@@ -159,7 +159,7 @@ def _leave_at_exit() -> None:
     Else say so, since the others will learn only that.
     """
     if has_ended_well():
-        for communicator in COMMUNICATORS.usable_by_script():
+        for communicator in COMMUNICATORS.of_jobs():
             _close_at_exit(communicator)
     for communicator in COMMUNICATORS.usable():
         communicator.abort("its script ended without closing the communicator")

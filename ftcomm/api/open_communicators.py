@@ -131,6 +131,11 @@ class OpenCommunicators:
         mine = (None, threading.main_thread())
         return _usable(place for (_, at), place in self._places.copy().items() if at in mine)
 
+    def of_jobs(self) -> list[OpenCommunicator]:
+        """Those of `usable_by_script` that have joined a job: a group of one alone has no others."""
+        joined = [place.communicator for place in self._places.copy().values() if place.routes]
+        return [each for each in self.usable_by_script() if each in joined]
+
     def forget(self) -> None:
         """In a forked child: what its parent has opened is not open here."""
         self.newest, self._places, self._lock = None, {}, threading.Lock()

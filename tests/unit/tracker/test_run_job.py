@@ -123,7 +123,7 @@ def test_who_goes_on_calling_where_others_end_without_close_is_told_of_a_mismatc
     assert done.returncode == 72, done.stderr
     cause = "rank 0 called close() at the end of the script but rank 1 called barrier() at"
     words = f"CollectiveMismatchError: ranks disagree about collective -1.1: {cause}"
-    assert done.stderr.count(words) == 3
+    assert f"FAILED: {words}" in done.stderr
 
 
 @pytest.mark.parametrize("end", ["os._exit(0)", "raise SystemExit(0)"])
