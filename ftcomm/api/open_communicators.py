@@ -132,7 +132,7 @@ class OpenCommunicators:
         return _usable(place for (_, at), place in self._places.copy().items() if at in mine)
 
     def of_jobs(self) -> list[OpenCommunicator]:
-        """Those of `usable_by_script` that have joined a job: a group of one alone has no others."""
+        """Those of `usable_by_script` that have joined a job: a group of one may have none."""
         joined = [place.communicator for place in self._places.copy().values() if place.routes]
         return [each for each in self.usable_by_script() if each in joined]
 

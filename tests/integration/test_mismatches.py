@@ -117,7 +117,8 @@ def cause_of(script: str, ranks: int, folder: Path) -> str:
         cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
     out = done.stdout + done.stderr
-    said = re.findall(r"^\[([\d, -]+)\] ftcomm.errors.CollectiveMismatchError: (.*)$", out, re.M)
+    line = re.compile(r"^\[([\d, -]+)\] ftcomm.errors.CollectiveMismatchError: (.*)$", re.MULTILINE)
+    said = line.findall(out)
     causes = {text.partition(" [rank ")[0] for _, text in said}
     assert done.returncode == 72, out
     who = itertools.chain.from_iterable(_ranks(prefix) for prefix, _ in said)
