@@ -1,5 +1,6 @@
 """Facts of this machine that `ftcomm-tracker doctor` judges without a tracker."""
 
+import contextlib
 import ctypes
 import ipaddress
 import socket
@@ -36,13 +37,11 @@ def reachable_addresses() -> list[str]:
 
 def is_clock_synchronised() -> bool | None:
     """True if a time service keeps this machine's clock; None where the system does not say."""
-    if sys.platform != "linux":
-        return None
-    try:
-        state = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
-    except (OSError, AttributeError):
-        return None
-    return None if state < 0 else state != _UNSYNCHRONISED
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            state: int = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
+            return None if state < 0 else state != _UNSYNCHRONISED
+    return None
 
 
 def why_not_usable(url: str) -> FtcommError | None:

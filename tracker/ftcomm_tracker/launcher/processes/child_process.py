@@ -277,7 +277,8 @@ def _status_of(process: WorkerProcess) -> int:
         return process.wait()
     found = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     assert found is not None
-    return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+    status: int = found.si_status
+    return status if found.si_code == os.CLD_EXITED else -status
 
 
 def _open_pidfd(pid: int) -> int:
