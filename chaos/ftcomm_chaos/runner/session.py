@@ -195,4 +195,5 @@ def _ended(run: RunRecord) -> str:
         how = "cut short" if run.is_cut_short else "no end in time"
     faults = f", {counted(len(run.delivered), 'fault')}" if run.deliveries else ""
     recoveries = sum(incident["completed"] for incident in run.incidents)
-    return f"  {how} after {run.wall_s:.1f} s{faults}, {recoveries} recoveries"
+    recovered = counted(recoveries, "recovery", "recoveries")
+    return f"  {how} after {run.wall_s:.1f} s{faults}, {recovered}"

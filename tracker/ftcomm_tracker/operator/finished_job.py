@@ -8,6 +8,7 @@ from typing import Any
 
 import ftcomm
 from ftcomm.config.job_settings import JobSettings
+from ftcomm.config.plurals import counted
 from ftcomm.durable.chain import Chain
 from ftcomm.durable.opening import open_store
 from ftcomm.errors import FtcommError
@@ -125,7 +126,8 @@ def happened_lines(incident: Mapping[str, Any]) -> Iterator[str]:
         return
     yield f"when      {clock}at collective {incident['frontier']} (version.number)"
     replayed, fetched = incident["replayed"], incident["fetched"]
-    yield f"given     the last checkpoint; {replayed} results replayed, {fetched} sent by others"
+    results = counted(replayed, "result")
+    yield f"given     the last checkpoint; {results} replayed, {fetched} sent by others"
     yield "survivors kept their processes, their memory and every result"
     for name, meaning in PHASES.items():
         if name in incident["ms"]:
