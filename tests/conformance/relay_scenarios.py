@@ -14,11 +14,11 @@ from tests.conformance.scenario import DETECT_S, QUIET, Run, Scenario, expect
 PATIENT = {"detect_within": DETECT_S}
 
 
-def relayed(fault: str, *more: str, n: int = 4, **program: object) -> Run:
+def relayed(fault: str, *more: str, n: int = 4, **settings: object) -> Run:
     """The job goes on through a third rank after two failures, with the same bytes."""
 
     def run(bench: Bench) -> None:
-        plan = Plan(n, {**QUIET, **program}, (fault, *more), PATIENT)
+        plan = Plan(n, QUIET, (fault, *more), {**PATIENT, **settings})
         job = bench.run(plan)
         ends = fault.partition("@")[0].split("-")
         job.wait_for("tracker", text=f"ranks {ends[0]} and {ends[1]} cannot reach each other")
