@@ -47,6 +47,7 @@ NONCE_BYTES = 16
 # For the others to end too, where a script has ended without close(): as long as the job waits for
 # a lost worker.
 CLOSE_AT_EXIT_S = 600.0
+NEXT_JOB_S = 3.0  # for a tracker that is started for the next job at the address of the last one
 
 
 def init(
@@ -207,8 +208,9 @@ def _join(options: WorkerOptions, place: Place) -> Communicator:
     with contextlib.ExitStack() as unless_joined:
         unless_joined.callback(forget_joined)
         had_job = COMMUNICATORS.has_finished(routes)
-        if had_job:  # it has ended with its tracker, unless another job has the address now
-            options = replace(options, connect_timeout=0.0)
+        if had_job:  # it has ended with its tracker, unless another job has the address soon
+            patience_s = min(options.connect_timeout, NEXT_JOB_S)
+            options = replace(options, connect_timeout=patience_s)
         limits = MachineLimits(tracker_timeout=options.tracker_timeout)
         core = WorkerMachine(_identity(options, worker_id), limits, now=time.monotonic())
         hub = Hub(core, options, token)

@@ -33,7 +33,9 @@ class ProcessName:
         if self.start == UNKNOWN_START:
             return _has_number(self.pid)
         stat = read_proc_stat(self.pid)
-        return stat is not None and stat.start == self.start and not stat.has_ended
+        if stat is None:  # it has ended, or its file cannot be read: of another user's by hidepid
+            return _has_number(self.pid)
+        return stat.start == self.start and not stat.has_ended
 
     def signal(self, number: int) -> bool:
         """Send a signal to this very process, never to one that got its number later.

@@ -45,7 +45,8 @@ if sys.platform == "linux":
         except ProcessLookupError:
             return
         try:
-            while launcher.is_running():
+            # The number may have been another's already; from here on the descriptor alone tells.
+            if launcher.is_running():
                 await trio.lowlevel.wait_readable(pidfd)
         finally:
             os.close(pidfd)

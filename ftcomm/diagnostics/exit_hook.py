@@ -13,7 +13,6 @@ a return, or at the call that an exception has left.
 """
 
 import contextlib
-import functools
 import logging
 import opcode
 import os
@@ -33,7 +32,6 @@ _RAISE = opcode.opmap["RAISE_VARARGS"]
 _RETURNS = frozenset(code for name, code in opcode.opmap.items() if name.startswith("RETURN_"))
 _installed = False
 _outermost: list[FrameType] = []  # of the main thread, once the hook is installed
-_asked: list[object] = []  # the status that `sys.exit` was called with last
 _ends: list[_End] = []
 _uncaught: list[BaseException] = []  # the newest that the hook was given, if any was
 _abandons: "weakref.WeakSet[Any]" = weakref.WeakSet()
@@ -45,21 +43,19 @@ def use_exit_codes() -> None:
     if not _installed:
         _installed = True
         sys.excepthook = _with_exit_code(sys.excepthook)
-        sys.exit = _noting_status(sys.exit)
         _outermost[:] = _outermost_frame()
 
 
 def has_ended_well() -> bool:
-    """True in an exit function of a script that has come to its end, or to ``sys.exit(0)``.
+    """True in an exit function of a script that has come to its end.
 
-    False after any other exception, and where a user types what comes next.
+    False after an exception, where a user types what comes next, and after ``sys.exit``: a handler
+    of SIGTERM may have called it in the midst of training.
     """
     if _is_interactive() or getattr(sys, "last_value", None) is not None or not _outermost:
         return False
     [frame] = _outermost
-    if frame.f_lasti >= 0 and frame.f_code.co_code[frame.f_lasti] in _RETURNS:
-        return True
-    return bool(_asked) and _asked[0] in (None, 0)
+    return frame.f_lasti >= 0 and frame.f_code.co_code[frame.f_lasti] in _RETURNS
 
 
 def exit_by(error: BaseException) -> NoReturn:
@@ -82,16 +78,6 @@ def _outermost_frame() -> list[FrameType]:
     while frame is not None and frame.f_back is not None:
         frame = frame.f_back
     return [] if frame is None else [frame]
-
-
-def _noting_status(previous: Callable[[Any], NoReturn]) -> Callable[..., NoReturn]:
-    @functools.wraps(previous)
-    def noting(status: Any = None, /) -> NoReturn:
-        if threading.current_thread() is threading.main_thread():
-            _asked[:] = [status]
-        previous(status)
-
-    return noting
 
 
 def call_if_script_fails(end: _End) -> _End:

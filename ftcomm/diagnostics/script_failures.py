@@ -8,6 +8,7 @@ import re
 
 from ftcomm import errors
 
+MAX_BEHIND = 32  # errors that are looked at behind one
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 # Errors of the environment, which another process may not meet: they count as deaths.
 OF_THE_ENVIRONMENT = frozenset(
@@ -43,9 +44,22 @@ def may_pass(kind: type[BaseException]) -> bool:
     return issubclass(kind, OSError) or not names.isdisjoint(OF_THE_ENVIRONMENT)
 
 
+def _behind(error: BaseException) -> list[BaseException]:
+    """`error`, its causes, and the members of groups among them: a library may wrap the first."""
+    found = [error]
+    for each in found:  # grows meanwhile
+        more = [each.__cause__, each.__context__]
+        if isinstance(each, BaseExceptionGroup):
+            more += each.exceptions
+        found += [one for one in more if one is not None and all(one is not two for two in found)]
+        if len(found) >= MAX_BEHIND:
+            break
+    return found
+
+
 def failure_site(error: BaseException) -> str:
     """File and line of the script that raised `error`; empty where that is no error of its own."""
-    if not isinstance(error, Exception) or may_pass(type(error)):
+    if not isinstance(error, Exception) or any(may_pass(type(each)) for each in _behind(error)):
         return ""
     site, trace = "", error.__traceback__
     while trace is not None:

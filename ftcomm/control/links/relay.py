@@ -35,7 +35,8 @@ async def open_through(driver: Driver, epoch: int, rank: int, via: int) -> trio.
         ProtocolError: `via` cannot reach `rank`; the text says why.
         OSError, PeerClosed, trio.TooSlowError: the relay broke off.
     """
-    left_s = trio.current_effective_deadline() - trio.current_time()
+    # In a scope that is cancelled, or just over, nothing is left.
+    left_s = max(0.0, trio.current_effective_deadline() - trio.current_time())
     try:
         with trio.fail_after(HOP_SHARE * left_s):
             sock = await open_direct(driver, epoch, via, "relay", to_rank=rank)

@@ -242,8 +242,8 @@ def ending(script: str, *options: str) -> tuple[int, str, str]:
     ("script", "is_well"),
     [
         ("", True),
-        ("sys.exit(0)", True),
-        ("sys.exit()", True),
+        ("sys.exit(0)", False),
+        ("sys.exit()", False),
         ("try: sys.exit(3)\nexcept SystemExit: pass", True),
         ("threading.Thread(target=sys.exit, args=(1,)).start()", True),
         ("sys.exit(3)", False),

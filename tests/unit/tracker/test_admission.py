@@ -216,14 +216,15 @@ def test_links_that_fail_before_a_plan_has_lasted_end_the_job_however_slowly() -
     assert (verdict.error, "links keep failing" in verdict.cause) == ("RankLostError", True)
 
 
-def test_links_that_fail_in_plans_that_have_lasted_end_no_job() -> None:
+@pytest.mark.parametrize("fetched", [(1, 2), (2,)], ids=["idle", "while one fetches for long"])
+def test_links_that_fail_in_plans_that_have_lasted_end_no_job(fetched: tuple[int, ...]) -> None:
     """Such as those of an idle network, while a rank computes for an hour."""
     scenario = running()
     for epoch in range(1, 10):
         wait(scenario, epoch, (REPAIRED_AFTER + 1) * SETTINGS.detect_within)
         scenario.said(1, Suspect(epoch, (1,), "reset"))
         report_halves(scenario, epoch + 1)
-        for conn in (1, 2):
+        for conn in fetched:
             scenario.said(conn, Fetched(epoch + 1))
     assert scenario.now > SETTINGS.replace_within
     assert scenario.roster.state is JobState.RUNNING

@@ -287,12 +287,15 @@ def test_a_tracker_stays_for_a_member_that_has_not_answered_the_end() -> None:
     assert [effect for effect in ended if isinstance(effect, JobEnded)] == [JobEnded(True)]
 
 
-def test_a_tracker_does_not_stay_for_a_member_whose_process_has_ended() -> None:
+@pytest.mark.parametrize("stays", [False, True])
+def test_a_tracker_does_not_stay_for_a_member_whose_process_has_ended(stays: bool) -> None:
     scenario = running()
     scenario.said(1, Closed(4))
     scenario.said(2, Closed(4))
     scenario.tell(Said(1, Leave("the job has finished", START)))
     scenario.tell(ConnLost(2, "its connection was reset"))
+    if stays:
+        scenario.tick(scenario.roster.next_deadline() or 0.0)
     ended = scenario.tell(Died("w1", 7, "was killed by SIGKILL"))
     assert JobEnded(True) in ended
 

@@ -52,6 +52,7 @@ def plan_has_lasted(group: GroupState) -> None:
     # Who fetches has dialled for longer than that perhaps, and nothing has worked yet.
     if group.epochs.awaiting_fetch:
         group.links.repaired_at = group.now + REPAIRED_AFTER * group.settings.detect_within
+        group.links.streak = None  # but links do not keep failing: a dead one is reported sooner
         return
     group.links.repaired_at = float("inf")
     group.links.streak = None

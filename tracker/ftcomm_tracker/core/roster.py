@@ -308,7 +308,7 @@ class Roster:
         """Record how a worker's process ended, as its launcher says."""
         group = self._group
         rank = group.durable.rank_of(died.worker_id)
-        if group.end.patience_s:  # it has closed: no other process follows
+        if group.durable.final_version >= 0:  # it has closed: no other process follows
             group.end.told(died.worker_id)
         if rank is None or rank in group.durable.closed_ranks:
             return
