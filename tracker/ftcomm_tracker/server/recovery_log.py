@@ -34,9 +34,7 @@ def record_incident(
     record = incident.to_dict()
     outcome = "recovered" if record["completed"] else "not recovered"
     log.info("%s, %s", outcome, incident_line(record))
-    # One that was cut short is told by the next recovery, or by the job's end.
-    level = logging.WARNING if record["completed"] else logging.INFO
-    log.log(level, "%s", incident_words(record, places))
+    log.warning("%s", incident_words(record, places))
     began = time.time() - (now - incident.started_at)
     path = state_dir / INCIDENTS_FILE
     try:
