@@ -8,6 +8,7 @@ import trio
 
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.control.fetching.fetch import _fetch_from
+from ftcomm.control.links import relay as relays
 from ftcomm.control.links.manager import _dial_patiently
 from ftcomm.control.messages.asking import MessageLinks
 from ftcomm.protocol.handshake import HANDSHAKE_DEADLINE_S
@@ -84,3 +85,16 @@ async def test_a_peer_that_never_answers_the_handshake_is_reported_in_time(
         await dial(driver)
     ((event),) = driver.events
     assert (suspected(event), trio.current_time()) == (1, DETECT_WITHIN_S)
+
+
+async def test_a_dial_through_a_relay_in_a_scope_that_is_over_is_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def dial(*_: object, **__: object) -> None:
+        await trio.lowlevel.checkpoint()
+
+    monkeypatch.setattr(relays, "open_direct", dial)
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await relays.open_through(a_patient_driver([]), EPOCH, 2, 0)
+    assert scope.cancelled_caught
