@@ -20,17 +20,12 @@ import _report
 import _selection
 
 from ftcomm import errors
-from ftcomm.collectives import selection
 from ftcomm.collectives.schedules.binomial_tree import binomial_broadcast
-from ftcomm.collectives.schedules.halving_doubling import halving_allreduce
-from ftcomm.collectives.schedules.non_power_of_two import is_power_of_two
+from ftcomm.collectives.schedules.direct import direct_allreduce
 from ftcomm.collectives.schedules.pairwise_exchange import pairwise_exchange_v
 from ftcomm.collectives.schedules.pipelined_chain import SEGMENT_BYTES, chain_broadcast
 from ftcomm.collectives.schedules.recursive_doubling import doubling_allreduce
-from ftcomm.collectives.schedules.reduce_scatter import (
-    halving_reduce_scatter,
-    ring_reduce_scatter,
-)
+from ftcomm.collectives.schedules.reduce_scatter import ring_reduce_scatter
 from ftcomm.collectives.schedules.ring import ring_allreduce
 from ftcomm.collectives.schedules.rooted import direct_gather, direct_scatter, reduce_to_root
 from ftcomm.collectives.schedules.schedule import Schedule, block_bounds
@@ -38,7 +33,6 @@ from ftcomm.config.environment import WORKER_VARIABLES
 from ftcomm.config.job_settings import SETTINGS
 from ftcomm.protocol.codec import SCHEMAS
 from ftcomm.protocol.schema import Bool, Bytes, Field, Int, Many, Maybe, Pair, Record, Text
-from ftcomm.protocol.signature import Algorithm
 from ftcomm.recovery.states import TRANSITIONS, WorkerState
 from ftcomm_chaos.checkers import rule_table
 from ftcomm_chaos.runner.fault_plan import kinds_table
@@ -182,24 +176,27 @@ def _diagram() -> str:
     return f"```mermaid\n{state_diagram()}\n```"
 
 
-COUNT = 720_720  # elements; whole parts for 2 to 16 ranks
+COUNT, ITEMSIZE = 720_720, 4  # elements; whole parts for 2 to 16 ranks
 SEGMENTS = 16  # of the chain's broadcast in the table
 
 
 def _costs(schedules: list[Schedule], count: int) -> str:
     """Steps, bytes that the busiest rank sends, bytes on the wire; in units of the array."""
-    sent = [sum(step.send_hi - step.send_lo for step in each.steps) for each in schedules]
-    steps = 1 + max(step.tag for each in schedules for step in each.steps)
-    fresh = min(step.tag for each in schedules for step in each.steps)
-    return f"{steps - fresh} · {max(sent) / count:.2f} · {sum(sent) / count:.2f}"
+    sent = [sum(step.send_hi - step.send_lo for step in each.all_steps) for each in schedules]
+    steps = len({step.tag for each in schedules for step in each.all_steps})
+    return f"{steps} · {max(sent) / count:.2f} · {sum(sent) / count:.2f}"
 
 
 def algorithm_cost_table() -> str:
     """Count the cost of each algorithm in its schedules."""
-    allreduces = (doubling_allreduce, halving_allreduce, ring_allreduce)
+    allreduces = (
+        lambda n, rank, count: direct_allreduce(n, rank, count, ITEMSIZE),
+        ring_allreduce,
+        doubling_allreduce,
+    )
     long = SEGMENTS * SEGMENT_BYTES
     chain_name = f"chain of {SEGMENTS} segments"
-    names = ("ranks", "recursive_doubling", "halving_doubling", "ring", "binomial", chain_name)
+    names = ("ranks", "direct", "ring", "recursive_doubling", "tree", chain_name)
     rows = ["| " + " | ".join(names) + " |", "|---|---|---|---|---|---|"]
     for n in range(2, 17):
         groups = [[build(n, rank, COUNT) for rank in range(n)] for build in allreduces]
@@ -212,24 +209,20 @@ def algorithm_cost_table() -> str:
 
 def contributed_cost_table() -> str:
     """Count the cost of the schedules that give each rank a result of its own; equal blocks."""
-    names = ("ranks", "ring", "halving", "pairwise_exchange_v", "gather", "scatter", "reduce")
-    rows = ["| " + " | ".join(names) + " |", "|---|---|---|---|---|---|---|"]
+    names = ("ranks", "ring", "pairwise_exchange_v", "gather", "scatter", "reduce")
+    rows = ["| " + " | ".join(names) + " |", "|---|---|---|---|---|---|"]
     for n in range(2, 17):
         of_ranks = [_contributed(n, rank) for rank in range(n)]
         groups = list(zip(*of_ranks, strict=True))
         cells = [_costs(list(group), COUNT) for group in groups]
-        if not is_power_of_two(n):
-            cells.insert(1, "-")
         rows.append(" | ".join([f"| {n}", *cells]) + " |")
     return "\n".join(rows)
 
 
 def _contributed(n: int, rank: int) -> list[Schedule]:
     bounds, blocks = block_bounds(COUNT, n), (COUNT // n,) * n
-    halving = [halving_reduce_scatter(n, rank, bounds)] if is_power_of_two(n) else []
     return [
         ring_reduce_scatter(n, rank, bounds),
-        *halving,
         pairwise_exchange_v(n, rank, blocks, blocks),
         direct_gather(n, rank, blocks, 0),
         direct_scatter(n, rank, blocks, 0),
@@ -237,56 +230,31 @@ def _contributed(n: int, rank: int) -> list[Schedule]:
     ]
 
 
-def default_algorithm_table() -> str:
-    """The algorithms that are chosen, a row for each number of ranks."""
-    rows = ["| kind | ranks | algorithm |", "|---|---|---|"]
-    for kind, choices in selection.CHOICES.items():
-        least = 2
-        for up_to, uses in choices:
-            ranks = f"{least}" if least == up_to else f"{least} to {up_to}"
-            if up_to == choices[-1][0]:
-                ranks = f"{least} and more"
-            rows.append(f"| {kind.name.lower()} | {ranks} | {_uses_text(uses)} |")
-            least = up_to + 1
-    return "\n".join(rows)
-
-
-def _uses_text(uses: dict[int, Algorithm]) -> str:
-    texts = (
-        f"from {_size_text(kib << 10)} on {use.name.lower()}" if kib else use.name.lower()
-        for kib, use in uses.items()
-    )
-    return ", ".join(texts)
-
-
-def _size_text(nbytes: int) -> str:
-    return f"{nbytes >> 20} MiB" if nbytes >= 1 << 20 else f"{nbytes >> 10} KiB"
-
-
 RESULTS = FOLDER.parent / "benchmarks" / "results"
 NOT_MEASURED = "Not measured yet: `make bench`."
 Say = Callable[[list[dict[str, Any]]], str]
 
 
-def figures(name: str, say: Say, *, plots: bool = True) -> Callable[[], str]:
-    """The table of what a benchmark found last, with its plots if there are any."""
+def figures(name: str, say: Say) -> Callable[[], str]:
+    """The table of what a benchmark found last."""
 
     def made() -> str:
         lines = _results(name)
-        if not lines:
-            return NOT_MEASURED
-        images = [
-            f"![{plot.stem}](../../benchmarks/results/{plot.name})"
-            for plot in sorted(RESULTS.glob(f"{name}-*.svg"))
-        ]
-        return "\n\n".join([say(lines), *(images if plots else [])])
+        return say(lines) if lines else NOT_MEASURED
 
     return made
 
 
+def allreduce_plots() -> str:
+    """Images of what `compare.py` found last."""
+    plots = sorted(RESULTS.glob("allreduce-*.svg"))
+    images = [f"![{plot.stem}](../../benchmarks/results/{plot.name})" for plot in plots]
+    return "\n\n".join(images) or NOT_MEASURED
+
+
 def headline() -> str:
-    """The README's table of four figures."""
-    lines = _results("allreduce")
+    """The README's table of figures."""
+    lines = _results("compare")
     faults = _results("recovery")
     return _selection.headline_table(lines, faults) if lines and faults else NOT_MEASURED
 
@@ -320,15 +288,16 @@ PARTS: dict[str, Callable[[], str]] = {
     "exit_codes": exit_code_table,
     "algorithm_costs": algorithm_cost_table,
     "contributed_costs": contributed_cost_table,
-    "default_algorithms": default_algorithm_table,
     "job_settings": job_setting_table,
     "worker_settings": worker_setting_table,
     "rules": rule_table,
     "fault_kinds": kinds_table,
-    "figures_allreduce": figures("allreduce", _report.allreduce_table),
+    "allreduce_plots": allreduce_plots,
+    "figures_compare": figures("compare", _report.calls_table),
     "figures_hidden": figures("hidden", _report.hidden_table),
     "figures_result_memory": figures("result_memory", _report.result_memory_table),
-    "figures_rank_results": figures("rank_results", _report.rank_results_table),
+    "figures_patterns": figures("patterns", _report.patterns_table),
+    "figures_rank_results": figures("rank_results", _report.calls_table),
     "figures_hierarchy": figures("hierarchy", _report.hierarchy_table),
     "figures_streams": figures("streams", _report.streams_table),
     "figures_between_hosts": figures("between_hosts", _report.between_hosts_table),
@@ -338,9 +307,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "figures_tracker_scale": figures("tracker_scale", _report.tracker_table),
     "headline": headline,
     "incident_numbers": incident_numbers,
-    "two_ranks": figures("allreduce", _selection.two_ranks_table, plots=False),
-    "more_ranks": figures("allreduce", _selection.more_ranks_table, plots=False),
-    "recoveries": figures("recovery", _selection.recoveries_table, plots=False),
+    "recoveries": figures("recovery", _selection.recoveries_table),
 }
 
 

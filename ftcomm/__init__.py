@@ -45,6 +45,7 @@ __all__ = [
     "Tracker",
     "TrackerLostError",
     "__version__",
+    "current",
     "init",
     "launch",
     "passes_on",
@@ -62,6 +63,7 @@ _HOMES = {
     "Stats": "ftcomm.api.public_values",
     "TaskEngine": "ftcomm.tasks.task_engine",
     "Tracker": "ftcomm_tracker.embedding.tracker",
+    "current": "ftcomm.join",
     "init": "ftcomm.join",
     "launch": "ftcomm_tracker.embedding.launch",
     "passes_on": "ftcomm.requests.call_site",
@@ -97,7 +99,7 @@ if TYPE_CHECKING:
         ThreadLimitError,
         TrackerLostError,
     )
-    from ftcomm.join import init
+    from ftcomm.join import current, init
     from ftcomm.nonblocking.handle import Handle
     from ftcomm.requests.call_site import passes_on
     from ftcomm.state.registered_types import register

@@ -2,6 +2,7 @@
 
 import enum
 import importlib
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self, overload
 
@@ -371,7 +372,7 @@ class Communicator:
                 the call raises. May be `x` itself.
             copy: False returns a read-only view of the logged result instead of a copy. With `wire`
                 the result is always a copy.
-            algorithm: ring, recursive_doubling, halving_doubling or hierarchical, on all ranks.
+            algorithm: ``ring`` or ``recursive_doubling``, on all ranks.
             wire: ``bf16`` sends float32 as bfloat16, half the bytes: x and every partial result
                 are rounded to 8 bits of precision, and the log holds and `out` gets the rounded
                 result. Of n ranks a sum is within ``(1 + h) / 256`` of the exact one, relative to
@@ -422,7 +423,7 @@ class Communicator:
             root: the rank whose array is sent.
             out: as for `allreduce`; ``broadcast(x, out=x)`` is in place.
             copy: False returns a read-only view of the log's own memory.
-            algorithm: ``binomial``, ``chain`` or ``hierarchical``, on all ranks.
+            algorithm: ``tree`` or ``chain``, on all ranks.
             deadline: as for `allreduce`.
             tag: likewise.
         """
@@ -594,3 +595,8 @@ class Communicator:
         """
         make: type[TaskEngine] = importlib.import_module("ftcomm").TaskEngine
         return self._nonblocking.begin_engine(lambda: make(self._nonblocking, workers))
+
+
+for _name, _call in vars(Communicator).items():
+    if inspect.isfunction(_call):  # Python's errors about arguments name it as it is called
+        _call.__qualname__ = f"Communicator.{_name}"

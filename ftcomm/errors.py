@@ -116,8 +116,8 @@ class ScriptFailedError(FtcommError):
 
     exit_code = 83
     default_remedy = (
-        "repair the script or its input: the traceback is in the workers' output; then start the"
-        " job again"
+        "repair the script or its input: a traceback, if any, is in the workers' output; then start"
+        " the job again"
     )
 
 

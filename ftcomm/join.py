@@ -106,6 +106,23 @@ def init(
     )
 
 
+def current() -> Communicator:
+    """The open communicator of this thread, or else the only one of this process.
+
+    Raises:
+        ConfigError: there is none, or there are several.
+    """
+    found = COMMUNICATORS.of_thread()
+    if len(found) != 1:
+        raise ConfigError(
+            f"this thread has {'several' if found else 'no'} open communicators",
+            remedy="call it inside one `with ftcomm.init()`",
+        )
+    (communicator,) = found
+    assert isinstance(communicator, Communicator)
+    return communicator
+
+
 def _expected(given: object) -> Mapping[str, Any]:
     """The settings that `init` is to find; raises ConfigError."""
     if given is None:

@@ -66,9 +66,7 @@ class Checkpoints:
         before = engine.position
         try:
             self._check_lazy()
-            version = engine.within(
-                limit, request, engine.checkpoint, payload, request.known, request.site
-            )
+            version = engine.within(limit, request, engine.checkpoint, payload, request.form)
             self._begin_version(request.kind)
             self._keep_lazy(payload.state)
             seconds = time.perf_counter() - began
@@ -106,9 +104,7 @@ class Checkpoints:
         request = session.builder.plain(Kind.LOAD, call_site())
         before = engine.position
         try:
-            checkpoint = engine.within(
-                limit, request, engine.load, raw, request.known, request.site
-            )
+            checkpoint = engine.within(limit, request, engine.load, raw, request.form)
             self._begin_version(request.kind)
             version, state = checkpoint.version, _unpacked(checkpoint)
             self.restored_from = "memory" if version else "default"

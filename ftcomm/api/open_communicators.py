@@ -126,6 +126,12 @@ class OpenCommunicators:
         """Those on which calls may be made."""
         return _usable(self._places.copy().values())
 
+    def of_thread(self) -> list[OpenCommunicator]:
+        """Those of `usable` that the calling thread has opened by name, or else all."""
+        me, places = threading.current_thread(), self._places.copy()
+        own = _usable(place for (_, at), place in places.items() if at is me)
+        return own or _usable(places.values())
+
     def usable_by_script(self) -> list[OpenCommunicator]:
         """The same without those that other threads than the main one have opened by name."""
         mine = (None, threading.main_thread())

@@ -11,7 +11,7 @@ from ftcomm.engine.interface import Engine
 from ftcomm.memory.pool import Array, LoggedResult, Pool
 from ftcomm.protocol.signature import Scalar
 from ftcomm.requests.arguments import check_out, check_rows, result_dtype, scalar_type
-from ftcomm.requests.request import Request
+from ftcomm.requests.request import CollectiveSpec, Request
 
 Result = np.ndarray[Any, Any]
 # A call of one number returns one of the same type.
@@ -29,6 +29,19 @@ class OutputPolicy:
         if out is not None:
             return functools.partial(_filled, out)
         return self._copied if copy else LoggedResult.read_only
+
+    def early(
+        self, out: Result | None, sendbuf: Array, form: CollectiveSpec, *, copy: bool
+    ) -> Result | None:
+        """The user's array, if a call may fill it before it is complete; contiguous.
+
+        A call that is not completed is made again from its input, so the two must be apart.
+        """
+        if out is not None:
+            return None if np.may_share_memory(out, sendbuf) else out
+        return (
+            self._engine.lend(form.recvbuf_count, form.dtype).reshape(form.shape) if copy else None
+        )
 
     def _copied(self, stored: LoggedResult) -> Result:
         flat = stored.flat

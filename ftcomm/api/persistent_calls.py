@@ -21,6 +21,7 @@ from ftcomm.config.deadline import Duration
 from ftcomm.engine.persistent_request import PersistentRequest
 from ftcomm.memory.pool import LoggedResult, Pool
 from ftcomm.protocol.signature import CallTag, Kind
+from ftcomm.recovery.unasked_calls import LOG_ROOM, SEQNO
 from ftcomm.requests.builder import FORMS_KEPT
 from ftcomm.requests.call_site import passes_on
 from ftcomm.requests.request import NOTHING, CallOptions, CollectiveSpec, Request, Submission
@@ -74,6 +75,8 @@ class PersistentCalls:
         self._guard, self._quota = session.guard, session.quota
         self._broadcasts = session.broadcasts
         self._known: dict[object, PersistentCall] = {}
+        unasked = session.engine.unasked
+        self._forms, self._words = unasked.forms, unasked.words
 
     def allreduce(
         self,
@@ -206,6 +209,7 @@ class PersistentCalls:
         if persistent is None:
             return
         if len(self._known) >= FORMS_KEPT:
+            self._forms.clear()  # first: a form that is repeated has its call in the other
             self._known.clear()
         code, at = spot
         self._known[id(code), at, what, x.shape, x.dtype, options.tag] = PersistentCall(
@@ -234,55 +238,104 @@ class PersistentCalls:
         function: object = None,
     ) -> Result | None:
         """The result of a call like one before; None if the slow path must make it."""
-        if type(x) is not np.ndarray or not x.flags.c_contiguous:
+        if type(x) is not np.ndarray:
             return None
         code, at = spot
-        repeat = self._known.get((id(code), at, what, x.shape, x.dtype, tag))
+        key = id(code), at, what, x.shape, x.dtype, tag
+        form = self._forms.get(key)
+        # A call that asks releases what broadcasts have left unproven (R3, R9).
+        unproven = self._broadcasts.number
+        if form is not None and not (unproven or self._guard.is_closed or self._guard.submitters):
+            seqno = self._words[SEQNO]
+            try:
+                done = form.repeat(x, out)
+                if done is not None:
+                    if done is out or type(done) is bytes:
+                        result: Result = _made_of(done, x, copy=copy) if out is None else out
+                        return result
+                    # The others may have completed it, so no error may leave it open.
+                    return self._in_steps(key, x, out, done, copy=copy, function=function)
+            except BaseException as error:
+                self._cut_short(self._known[key].persistent, seqno, error)
+                raise
+        return self._in_steps(key, x, out, None, copy=copy, function=function)
+
+    def _in_steps(
+        self, key: object, x: Result, out: Any, done: object, *, copy: bool, function: object
+    ) -> Result | None:
+        """Do as `_repeat`, but as far as the core has not `done` it (`Form.repeat`)."""
+        flags = x.flags
+        if not (flags.c_contiguous and flags.aligned):
+            return None
+        repeat = self._known.get(key)
         if repeat is None or repeat.function is not function:
             return None
-        account, guard, persistent = self._quota, self._guard, repeat.persistent
+        words, guard, persistent = self._words, self._guard, repeat.persistent
         broadcasts, unfit = self._broadcasts, out is not None and not _fits(out, repeat.form)
-        if unfit or guard.is_closed or guard.submitters:
+        if done is None and (unfit or guard.is_closed or guard.submitters):
             return None
-        before, began = persistent.progress.position, perf_counter()
+        seqno, began = words[SEQNO], perf_counter()
         # A forked child has no quiescent core, so the guard need not ask which process this is.
         if not guard.lock.take():
-            return None
+            return None if done is None else guard.refuse()
         try:  # a pending call may have completed before the lock was free
-            total = account.nbytes + repeat.share
+            room = words[LOG_ROOM] - repeat.share
             flushes = repeat.is_broadcast and broadcasts.must_flush(repeat.nbytes)
-            if flushes or total > account.plenty or persistent.progress.position != before:
+            if flushes or room < 0 or words[SEQNO] != seqno:
                 return None
             sendbuf = x if repeat.flat_input else x.reshape(-1)
-            stored = persistent.run(sendbuf)
+            early = None
+            if repeat.pooled:
+                early = self._output.early(out, sendbuf, repeat.form, copy=copy)
+            stored = persistent.run(sendbuf, early) if done is None else persistent.settle(done)
             if stored is None:
                 return None
-            account.nbytes = total
+            words[LOG_ROOM] = room
             if repeat.is_broadcast:
                 broadcasts.completed(Kind.BROADCAST, repeat.nbytes)
             else:
                 broadcasts.number = broadcasts.nbytes = 0  # this call proves them
-            if repeat.pooled:
-                result = self._output.to(out, copy=copy)(stored)
-            elif out is None and not copy:
-                result = stored.read_only()
-            else:
-                result = _copied(stored, repeat, out)
+            result = early if early is not None else _handed_out(stored, repeat, out, copy=copy)
             row = repeat.row
             row[0] += 1
             row[1] += repeat.nbytes
             row[2] += perf_counter() - began
+            if persistent.repeats and repeat.function is None:
+                self._have_repeated(key, persistent)
         except BaseException as error:
-            self._session.give_up_if_past(before, error)
+            if words[SEQNO] != seqno:
+                self._session.give_up(error)
             guard.heed(error)
             raise
         finally:
             del guard.lock.holder[0]
         return result
 
+    def _have_repeated(self, key: object, persistent: PersistentRequest) -> None:
+        """Have the core make the next call."""
+        form = self._forms[key] = persistent.repeated
+        if persistent.repeated is not form:  # its epoch has ended beside this
+            self._forms.pop(key, None)
 
-def _copied(stored: LoggedResult, repeat: PersistentCall, out: Any) -> Result:
-    """Do as `OutputPolicy.to` with a small result, in fewer steps."""
+    def _cut_short(self, persistent: PersistentRequest, seqno: int, error: BaseException) -> None:
+        """A call that the core makes is left by `error`."""
+        if self._words[SEQNO] != seqno:  # it was completed, so its result is lost to the user
+            self._session.give_up(error)
+        else:
+            persistent.cut_short(error)
+        self._guard.heed(error)
+
+
+def _made_of(raw: Any, x: Result, *, copy: bool) -> Result:
+    """A copy or a view of the result of a call like `x`, which the log has as bytes."""
+    result = np.frombuffer(raw, x.dtype).reshape(x.shape)
+    return result.copy() if copy else result
+
+
+def _handed_out(stored: LoggedResult, repeat: PersistentCall, out: Any, *, copy: bool) -> Result:
+    """Do as `OutputPolicy.to`, in fewer steps."""
+    if out is None and not copy:
+        return stored.read_only()
     result = stored.flat if repeat.flat else stored.flat.reshape(repeat.form.shape)
     if out is None:
         return result.copy()

@@ -107,7 +107,7 @@ def reduce_scatter(
         out: as for `allreduce`, of the shape ``(counts[rank], *x.shape[1:])``.
         copy: False leaves `x` itself to the log: it may not be written to until the next checkpoint
             has returned.
-        algorithm: ``ring`` or ``halving_doubling``, on all ranks.
+        algorithm: ``ring``, on all ranks.
         log: ``whole``, ``contributions`` or ``copies``; None chooses by the size of `x`.
         deadline: as for `allreduce`.
         tag: likewise.

@@ -10,6 +10,7 @@ from ftcomm.api.call_guard import CallGuard
 from ftcomm.api.public_values import KindStats, Stats
 from ftcomm.api.signal_handlers import may_be_in_handler, run_beside
 from ftcomm.config.deadline import Duration, Limit, QueuedLimit, checked_deadline, limit_from_now
+from ftcomm.config.plurals import kind_of
 from ftcomm.diagnostics.error_text import named
 from ftcomm.diagnostics.script_failures import failure_site
 from ftcomm.engine.interface import Engine
@@ -17,6 +18,7 @@ from ftcomm.engine.log_quota import LogQuota
 from ftcomm.errors import ClosedError, FtcommError, LogLimitError
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind, Signature
+from ftcomm.recovery.unasked_calls import CALLS, NANOSECONDS, UnaskedCalls
 from ftcomm.requests.builder import RequestBuilder, UnprovenBroadcasts
 from ftcomm.requests.call_site import call_site, passes_on
 from ftcomm.requests.request import AnyRequest, OpenBroadcast, Request, Submission
@@ -46,8 +48,9 @@ class CallStats:
     Any thread may send and receive.  A collective is counted by who owns its turn alone.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, unasked: UnaskedCalls) -> None:
         self._lock = threading.Lock()
+        self._unasked = unasked.words  # allreduces that are counted there
         # by the kind's number: the hash of an enumeration's member costs more than all the rest
         self._rows: list[list[float]] = [[0, 0, 0.0] for _ in range(max(Kind) + 1)]
 
@@ -65,10 +68,14 @@ class CallStats:
 
     def snapshot(self) -> dict[str, KindStats]:
         """Return the counts so far."""
+        rows = [list(row) for row in self._rows]
+        calls, nbytes, ns = self._unasked[CALLS : NANOSECONDS + 1].tolist()
+        asked = rows[Kind.ALLREDUCE]
+        rows[Kind.ALLREDUCE] = [asked[0] + calls, asked[1] + nbytes, asked[2] + ns * 1e-9]
         return {
             kind.name.lower(): KindStats(int(count), int(nbytes), seconds)
             for kind in Kind
-            for count, nbytes, seconds in [self._rows[kind]]
+            for count, nbytes, seconds in [rows[kind]]
             if count
         }
 
@@ -86,12 +93,13 @@ class Session:
         self.quota = LogQuota(engine)  # bytes of the log
         # Broadcasts that no synchronising call has proved yet.
         self.broadcasts = UnprovenBroadcasts()
-        self.call_stats = CallStats()  # counts calls by kind
+        self.call_stats = CallStats(engine.unasked)  # counts calls by kind
         self.guard = CallGuard(self.ended_by)  # admits one call at a time
         # What this communicator was given up by, until the others were told.
         self._leaving_by: BaseException | None = None
         self._call_deadline = engine.call_deadline
         self._has_room: Callable[[int], None] = self.quota.check  # bound once, not in every call
+        engine.unasked.holder, engine.unasked.share_of = self.guard.lock.holder, self.quota.share_of
         engine.report_log(self.quota.counter())
 
     @property
@@ -233,8 +241,7 @@ class Session:
     def abort(self, reason: object) -> None:
         """Leave the job without closing it; see `Communicator.abort`."""
         if not isinstance(reason, str | BaseException):
-            name = type(reason).__name__
-            raise TypeError(f"reason is a {name}, must be a text or an exception")
+            raise TypeError(f"reason is {kind_of(reason)}, must be a text or an exception")
         if may_be_in_handler():
             run_beside(lambda: self._abort(reason))
         else:

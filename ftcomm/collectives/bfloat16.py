@@ -8,10 +8,9 @@ and then to 8 changes nothing.
 
 How far a result may be off.  bfloat16 has 8 bits of precision, so one rounding changes a number by
 at most ``u = 2**-8`` of it.  Each operand is rounded once when it is converted, and once more in
-each addition that it passes: ``h = n - 1`` of them in a ring, ``h = ceil(log2(n))`` in recursive
-doubling and in halving-doubling, ``h = S - 1 + H - 1`` by shares of H hosts of up to S ranks and
-``ceil(log2(S)) + ceil(log2(H))`` by their tree.  So, as long as nothing overflows, a sum is
-within ::
+each addition that it passes: ``h = n - 1`` of them in rank order and in a ring,
+``h = S - 1 + H - 1`` over H hosts of up to S ranks, and ``h = ceil(log2(n))`` in recursive
+doubling.  So, as long as nothing overflows, a sum is within ::
 
     ((1 + u)**(1 + h) - 1) * sum(abs(x_i))          about (1 + h) / 256 of sum(abs(x_i))
 

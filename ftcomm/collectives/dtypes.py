@@ -24,6 +24,11 @@ def is_bfloat16(dtype: AnyDtype) -> bool:
     return dtype.kind == "V" and dtype.type.__module__ == "ml_dtypes" and dtype.name == "bfloat16"
 
 
+def as_executed(dtype: AnyDtype) -> AnyDtype:
+    """The dtype under which elements travel and are combined: bfloat16 has no memoryviews."""
+    return np.dtype(np.uint16) if dtype.kind == "V" else dtype
+
+
 def dtype_text(dtype: AnyDtype) -> str:
     """Its name, as ``float32``; with the byte order where that is not the machine's."""
     return dtype.name if dtype.isnative else f"{dtype.name} of the other byte order"
@@ -43,8 +48,8 @@ def dtype_code(dtype: AnyDtype) -> int:
     if is_bfloat16(dtype):
         return BFLOAT16
     raise TypeError(
-        f"dtype {dtype.name} is not carried by collectives; "
-        f"use one of {', '.join(d.name for d in _BY_DTYPE)}, ml_dtypes.bfloat16"
+        f"dtype {dtype.name} is not carried by collectives; use allgather_object, or one of"
+        f" {', '.join(d.name for d in _BY_DTYPE)}, ml_dtypes.bfloat16"
     )
 
 

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ftcomm.collectives.dtypes import AnyDtype
+from ftcomm.config.plurals import kind_of
 
 OpName = Literal[
     "sum",
@@ -187,14 +188,14 @@ def reduction(
         ValueError: `name` is empty or too long, or `itemsize` is not positive.
     """
     if not callable(function):
-        raise TypeError(f"a reduction is made of a function, not of a {type(function).__name__}")
+        raise TypeError(f"a reduction is made of a function, not of {kind_of(function)}")
     if id(function) in _IDS_OF_ITERABLES:
         raise TypeError(
             f"{described(function)} combines the elements of one array, and a reduction two "
             f"arrays; pass op={NAME_OF_ID[id(function)]!r}"
         )
     if not isinstance(name, str):
-        raise TypeError(f"name is a {type(name).__name__}, must be a str")
+        raise TypeError(f"name is {kind_of(name)}, must be a str")
     if not 0 < len(name) <= MAX_NAME:
         raise ValueError(f"name has {len(name)} characters, must have 1 to {MAX_NAME}")
     return Reduction(
@@ -209,7 +210,7 @@ def reduction(
 
 def _checked_itemsize(itemsize: Any) -> int:
     if type(itemsize) is not int:
-        raise TypeError(f"itemsize is a {type(itemsize).__name__}, must be an int")
+        raise TypeError(f"itemsize is {kind_of(itemsize)}, must be an int")
     if itemsize < 1:
         raise ValueError(f"itemsize is {itemsize}, must be at least 1")
     return itemsize

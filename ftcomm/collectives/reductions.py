@@ -7,7 +7,7 @@ sums them wants to count, so it is refused.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from ftcomm.collectives.op_argument import (
     described,
     resolve_op,
 )
+from ftcomm.config.plurals import kind_of
 from ftcomm.protocol.signature import OpCode
 
 Array = np.ndarray[Any, AnyDtype]
@@ -75,11 +76,11 @@ def _apart(ufunc: np.ufunc, accumulator: Array, operand: Array, out: Array) -> N
     out[:] = ufunc(accumulator, operand)
 
 
-_COMBINES: dict[str, Combine] = {
+_UFUNCS: dict[str, np.ufunc] = {
     "sum": np.add,
     "prod": np.multiply,
-    "min": _minimum,
-    "max": _maximum,
+    "min": np.minimum,
+    "max": np.maximum,
     "mean": np.add,
     "band": np.bitwise_and,
     "bor": np.bitwise_or,
@@ -87,6 +88,7 @@ _COMBINES: dict[str, Combine] = {
     "land": np.logical_and,
     "lor": np.logical_or,
 }
+_COMBINES: dict[str, Combine] = {**_UFUNCS, "min": _minimum, "max": _maximum}
 # By the kind of dtype, where it is another one.
 _SPECIAL: dict[tuple[str, str], Combine] = {
     ("sum", "f"): _add_inexact,
@@ -109,6 +111,18 @@ class Reducer:
     # May raise floating-point warnings, which are the same on no two machines and so are silenced.
     floating: bool = False
     divide: Divide = _divide  # ``divide(work, world_size)`` turns a sum into the mean, in place
+    ufunc: np.ufunc | None = None  # whose inner loop `combine` is; None if there is no such loop
+
+    def fold(self, rows: Sequence[Array] | Array, out: Array) -> None:
+        """Combine arrays, or the rows of one, in their order into `out`, the first two first."""
+        if not out.size:  # a function is not called for an empty block
+            return
+        if len(rows) == 1:
+            out[:] = rows[0]
+            return
+        self.combine(rows[0], rows[1], out)
+        for row in rows[2:]:
+            self.combine(out, row, out)
 
     def finish(self, work: Array, world_size: int) -> None:
         """Turn the combination of all ranks' operands into the result, in place."""
@@ -172,7 +186,13 @@ def _named_reducer(op: str, dtype: AnyDtype) -> Reducer:
         remedy = _remedy(op, dtype.kind)
         raise TypeError(f"op {op!r} is not defined for dtype {dtype.name}{remedy and '; '}{remedy}")
     combine = _SPECIAL.get((op, dtype.kind), _COMBINES[op])
-    return Reducer(code, 0, combine, floating=dtype.kind in "fc")
+    ufunc = _UFUNCS[op] if _has_loop(_UFUNCS[op], dtype) else None
+    return Reducer(code, 0, combine, floating=dtype.kind in "fc", ufunc=ufunc)
+
+
+def _has_loop(ufunc: np.ufunc, dtype: AnyDtype) -> bool:
+    """Tell whether numpy combines two such arrays without converting them."""
+    return f"{dtype.char}{dtype.char}->{dtype.char}" in ufunc.types
 
 
 def _remedy(op: str, kind: str) -> str:
@@ -220,7 +240,7 @@ def _call_in_place(function: UserFunction, shape: tuple[int, ...] | None) -> Com
         returned = function(_guarded(operand, shape), destination)
         if returned is not None and returned is not destination:
             raise TypeError(
-                f"reduction function returned a {type(returned).__name__}, and it is declared "
+                f"reduction function returned {kind_of(returned)}, and it is declared "
                 "in_place: it must write into its second array, and return that or None"
             )
 

@@ -5,24 +5,21 @@ Nothing measured at run time enters here (rule R5).  Schedules are made once per
 
 import functools
 import hashlib
-from collections.abc import Callable
-from typing import Final
+from dataclasses import replace
 
-from ftcomm.collectives.contributed_selection import HALVING_BELOW_BYTES
 from ftcomm.collectives.schedules.allgather import (
     doubling_allgather,
-    ring_allgather,
     ring_allgatherv,
 )
 from ftcomm.collectives.schedules.binomial_tree import binomial_broadcast
-from ftcomm.collectives.schedules.halving_doubling import halving_allreduce
-from ftcomm.collectives.schedules.hierarchical import (
-    SHARES_FROM_BYTES,
-    chain_by_hosts,
-    hierarchical_allreduce,
-    hierarchical_broadcast,
+from ftcomm.collectives.schedules.direct import (
+    DIRECT_BYTES,
+    DIRECT_RANKS,
+    GATHERED_BYTES,
+    PIECE_BYTES,
+    direct_allreduce,
+    two_level_allreduce,
 )
-from ftcomm.collectives.schedules.hierarchical_allgather import hierarchical_allgatherv
 from ftcomm.collectives.schedules.non_power_of_two import is_power_of_two
 from ftcomm.collectives.schedules.pairwise_exchange import pairwise_exchange
 from ftcomm.collectives.schedules.pipelined_chain import (
@@ -33,66 +30,45 @@ from ftcomm.collectives.schedules.pipelined_chain import (
 from ftcomm.collectives.schedules.recursive_doubling import barrier, doubling_allreduce
 from ftcomm.collectives.schedules.ring import ring_allreduce
 from ftcomm.collectives.schedules.schedule import REDUCE_SEGMENT_BYTES, Schedule
-from ftcomm.protocol.host_groups import Grouping, are_neighbours, is_hierarchical
+from ftcomm.protocol.host_groups import (
+    Grouping,
+    has_two_levels,
+    is_one_host,
+    largest_level,
+    ranks_by_host,
+)
 from ftcomm.protocol.signature import Algorithm, Kind
 
-# A hierarchy of hosts whose ranks are neighbours from this many bytes on. Below, recursive doubling
-# has fewer steps, and as few of them between hosts.
-HIERARCHICAL_FROM_BYTES = 16 * 1024
+# Of a rank's block of an allreduce in a group that is too large for the direct exchange: from here
+# on the ring's 2(n-1) messages cost less than what recursive doubling sends more.
+RING_BLOCK_BYTES = 32 * 1024
+# Of a broadcast, for each rank: from here on a chain of segments beats the tree, whose root sends
+# everything log2(n) times.
+CHAIN_BYTES = 1024 * 1024
 # Of the result of an allgather: fewer steps pay as long as one costs more than its bytes.
 DOUBLING_ALLGATHER_BYTES = 256 * 1024
-_DOUBLING, _HALVING = Algorithm.RECURSIVE_DOUBLING, Algorithm.HALVING_DOUBLING
-_RING, _TREE, _CHAIN = Algorithm.RING, Algorithm.BINOMIAL, Algorithm.CHAIN
-# Groups of up to so many ranks, and from how many KiB of a rank's input on each algorithm is used.
-# Larger groups go by the last row. docs/algorithms.md says why.
-CHOICES: Final[dict[Kind, tuple[tuple[int, dict[int, Algorithm]], ...]]] = {
-    Kind.ALLREDUCE: (
-        (2, {0: _DOUBLING, 512: _RING}),
-        (3, {0: _DOUBLING, 256: _RING}),
-        (4, {0: _DOUBLING, 256: _HALVING}),
-        (7, {0: _DOUBLING, 1024: _RING}),
-        (8, {0: _DOUBLING, 256: _HALVING}),
-        (15, {0: _DOUBLING, 512: _HALVING, 2048: _RING}),
-        (16, {0: _DOUBLING, 256: _HALVING}),
-        (31, {0: _DOUBLING, 512: _HALVING, 4096: _RING}),
-        (1024, {0: _DOUBLING, 256: _HALVING, 65536: _RING}),
-    ),
-    Kind.BROADCAST: (
-        (2, {0: _TREE}),
-        (4, {0: _TREE, 4096: _CHAIN}),
-        (8, {0: _TREE, 8192: _CHAIN}),
-        (16, {0: _TREE, 16384: _CHAIN}),
-        (64, {0: _TREE, 32768: _CHAIN}),
-        (1024, {0: _TREE, 262144: _CHAIN}),
-    ),
-}
-ORDER_REVISION = 3  # raised whenever any algorithm's operand order or cut points change
+ORDER_REVISION = 5  # raised whenever any algorithm's operand order or cut points change
 
+# Those that a caller may name.
 _ALLOWED: dict[Kind, tuple[Algorithm, ...]] = {
-    Kind.ALLREDUCE: (
-        Algorithm.RING,
-        Algorithm.RECURSIVE_DOUBLING,
-        Algorithm.HALVING_DOUBLING,
-        Algorithm.HIERARCHICAL,
-    ),
-    Kind.BROADCAST: (Algorithm.BINOMIAL, Algorithm.CHAIN, Algorithm.HIERARCHICAL),
-    Kind.ALLGATHER: (Algorithm.RING, Algorithm.HIERARCHICAL),
-    Kind.BARRIER: (Algorithm.RECURSIVE_DOUBLING,),
-    Kind.ALLTOALL: (Algorithm.PAIRWISE,),
-}
-_ALLREDUCES: dict[Algorithm, Callable[[int, int, int], Schedule]] = {
-    Algorithm.RING: ring_allreduce,
-    Algorithm.RECURSIVE_DOUBLING: doubling_allreduce,
-    Algorithm.HALVING_DOUBLING: halving_allreduce,
+    Kind.ALLREDUCE: (Algorithm.RING, Algorithm.RECURSIVE_DOUBLING),
+    Kind.BROADCAST: (Algorithm.TREE, Algorithm.CHAIN),
 }
 
 
 def tables_digest() -> bytes:
     """32 bytes that are equal iff two processes cut, order and by default choose alike."""
-    cuts = (ORDER_REVISION, REDUCE_SEGMENT_BYTES, SEGMENT_BYTES, MOST_SEGMENTS, SHARES_FROM_BYTES)
-    limits = (HIERARCHICAL_FROM_BYTES, HALVING_BELOW_BYTES, DOUBLING_ALLGATHER_BYTES)
-    text = repr((cuts, limits, CHOICES))
-    return hashlib.sha256(text.encode()).digest()
+    cuts = (ORDER_REVISION, REDUCE_SEGMENT_BYTES, SEGMENT_BYTES, MOST_SEGMENTS)
+    limits = (
+        RING_BLOCK_BYTES,
+        CHAIN_BYTES,
+        DOUBLING_ALLGATHER_BYTES,
+        DIRECT_BYTES,
+        DIRECT_RANKS,
+        GATHERED_BYTES,
+        PIECE_BYTES,
+    )
+    return hashlib.sha256(repr((cuts, limits)).encode()).digest()
 
 
 def synchronising(kind: Kind) -> bool:
@@ -120,52 +96,44 @@ def choose_algorithm(
         world_size: number of ranks.
         nbytes: size of one rank's input.
         override: the caller's or the job's wish; AUTO leaves it to the constants.
-        whole: the reduction needs whole arrays in rank order, which only doubling gives.
-        grouping: which ranks share a host. Where it is flat (`is_hierarchical` says no), a
-            wish for the hierarchy leaves the choice to the constants, so that a job's setting fits
-            wherever the job runs.
+        whole: the reduction needs whole arrays in rank order. Then only little goes by the direct
+            exchange, which brings the arrays of all to one rank, and only where the ranks of each
+            host follow one another; the rest goes by doubling.
+        grouping: which ranks share a host; empty where nothing is known of that.
 
     Raises:
         ValueError: the wish does not fit the kind or the reduction.
     """
-    allowed = _ALLOWED[kind]
-    if whole and kind is Kind.ALLREDUCE:
-        allowed = (Algorithm.RECURSIVE_DOUBLING,)
     if override is not Algorithm.AUTO:
-        if override not in allowed:
+        if override not in _ALLOWED.get(kind, ()) or (whole and override is Algorithm.RING):
             raise ValueError(
                 f"algorithm {override.name.lower()} does not fit this {kind.name.lower()}"
             )
-        if override is not Algorithm.HIERARCHICAL or is_hierarchical(grouping):
-            return override
-    pays = kind is not Kind.ALLREDUCE or nbytes >= HIERARCHICAL_FROM_BYTES
-    by_hosts = (
-        Algorithm.HIERARCHICAL in allowed
-        and is_hierarchical(grouping)
-        and (pays or not are_neighbours(grouping))
-    )
-    if kind is Kind.ALLGATHER:
-        return Algorithm.HIERARCHICAL if by_hosts else _flat_allgather(world_size, nbytes)
-    if len(allowed) == 1:
-        return allowed[0]
-    picked = _flat_choice(kind, world_size, nbytes)
-    # the chain goes by hosts too
-    return Algorithm.HIERARCHICAL if by_hosts and picked is not Algorithm.CHAIN else picked
+        return override
+    if kind is Kind.ALLTOALL:
+        return Algorithm.PAIRWISE
+    if kind is Kind.BROADCAST:
+        is_long = world_size > 2 and nbytes >= CHAIN_BYTES * world_size
+        return Algorithm.CHAIN if is_long else Algorithm.TREE
+    meets_all = world_size > 1 and largest_level(grouping, world_size) <= DIRECT_RANKS
+    if kind is Kind.ALLREDUCE:
+        # Hosts that are dealt out would combine other ranks first than rank order does.
+        in_order = not has_two_levels(grouping) or list(grouping) == sorted(grouping)
+        if meets_all and (not whole or (nbytes <= DIRECT_BYTES and in_order)):
+            return Algorithm.DIRECT
+        is_long = nbytes >= RING_BLOCK_BYTES * world_size and not whole
+        return Algorithm.RING if is_long else Algorithm.RECURSIVE_DOUBLING
+    if meets_all and is_one_host(grouping) and nbytes <= DIRECT_BYTES:
+        return Algorithm.DIRECT
+    return Algorithm.RECURSIVE_DOUBLING if kind is Kind.BARRIER else _gather(world_size, nbytes)
 
 
-def _flat_allgather(world_size: int, nbytes: int) -> Algorithm:
-    """The algorithm for blocks of `nbytes` on hosts that have a rank each, or all on one."""
+def _gather(world_size: int, nbytes: int) -> Algorithm:
+    """The algorithm of an allgather over links, for blocks of `nbytes`."""
     is_small = world_size * nbytes <= DOUBLING_ALLGATHER_BYTES
     return (
         Algorithm.RECURSIVE_DOUBLING if is_small and is_power_of_two(world_size) else Algorithm.RING
     )
-
-
-def _flat_choice(kind: Kind, world_size: int, nbytes: int) -> Algorithm:
-    """The algorithm that `CHOICES` has for `nbytes` on each of `world_size` ranks."""
-    rows = CHOICES[kind]
-    _, uses = next((row for row in rows if world_size <= row[0]), rows[-1])
-    return next(uses[kib] for kib in reversed(uses) if nbytes >= kib * 1024)
 
 
 SCHEDULES_KEPT = 128  # a ring of 1024 ranks is 2046 steps, about 0.3 MB
@@ -184,8 +152,9 @@ def schedule_for(
     grouping: Grouping = (),
 ) -> Schedule:
     """The kept schedule of `rank` for `count` elements of `itemsize` bytes on each rank."""
-    nbytes = count * itemsize
-    chosen = choose_algorithm(kind, world_size, nbytes, algorithm, whole=whole, grouping=grouping)
+    chosen = choose_algorithm(
+        kind, world_size, count * itemsize, algorithm, whole=whole, grouping=grouping
+    )
     return _schedule(kind, world_size, rank, count, itemsize, chosen, root, grouping)
 
 
@@ -201,33 +170,42 @@ def _schedule(
     grouping: Grouping,
 ) -> Schedule:
     """Build the schedule of a choice."""
+    if kind is Kind.ALLREDUCE:
+        return _allreduce(world_size, rank, count, itemsize, chosen, grouping)
     if kind is Kind.BARRIER:
-        return barrier(world_size, rank)
+        return replace(barrier(world_size, rank), algorithm=chosen)
     if kind is Kind.ALLTOALL:
         return pairwise_exchange(world_size, rank, count // world_size)
-    if chosen is Algorithm.HIERARCHICAL:
-        return _by_hosts(kind, rank, count, itemsize, root, grouping)
-    if kind is Kind.ALLGATHER and chosen is Algorithm.RECURSIVE_DOUBLING:
-        return doubling_allgather(world_size, rank, count)
     if kind is Kind.ALLGATHER:
-        return ring_allgather(world_size, rank, count)
-    if chosen is Algorithm.CHAIN and is_hierarchical(grouping):
-        return chain_by_hosts(grouping, rank, count, root, itemsize)
+        return _allgather(world_size, rank, count, itemsize, chosen, grouping)
+    order = ranks_by_host(grouping or range(world_size), root)
+    place = order.index(rank)
     if chosen is Algorithm.CHAIN:
-        return chain_broadcast(world_size, rank, count, root, itemsize)
-    if kind is Kind.BROADCAST:
-        return binomial_broadcast(world_size, rank, count, root)
-    return _ALLREDUCES[chosen](world_size, rank, count)
+        return chain_broadcast(world_size, place, count, 0, itemsize).among(order)
+    return binomial_broadcast(world_size, place, count, 0).among(order)
 
 
-def _by_hosts(
-    kind: Kind, rank: int, count: int, itemsize: int, root: int, grouping: Grouping
+def _allreduce(
+    world_size: int, rank: int, count: int, itemsize: int, chosen: Algorithm, grouping: Grouping
 ) -> Schedule:
-    if kind is Kind.ALLGATHER:
-        return hierarchical_allgatherv(grouping, rank, (count,) * len(grouping))
-    if kind is Kind.BROADCAST:
-        return hierarchical_broadcast(grouping, rank, count, root)
-    return hierarchical_allreduce(grouping, rank, count, itemsize)
+    if chosen is Algorithm.RING:
+        return ring_allreduce(world_size, rank, count)
+    if chosen is Algorithm.RECURSIVE_DOUBLING:
+        return doubling_allreduce(world_size, rank, count)
+    if has_two_levels(grouping):
+        return two_level_allreduce(grouping, rank, count, itemsize)
+    return direct_allreduce(world_size, rank, count, itemsize)
+
+
+def _allgather(
+    world_size: int, rank: int, count: int, itemsize: int, chosen: Algorithm, grouping: Grouping
+) -> Schedule:
+    """All ranks' blocks at every rank; of a direct one the steps where there is no segment."""
+    if _gather(world_size, count * itemsize) is Algorithm.RECURSIVE_DOUBLING:
+        return replace(doubling_allgather(world_size, rank, count), algorithm=chosen)
+    return replace(
+        allgatherv_schedule(world_size, rank, (count,) * world_size, grouping), algorithm=chosen
+    )
 
 
 @functools.lru_cache(maxsize=SCHEDULES_KEPT)
@@ -235,6 +213,4 @@ def allgatherv_schedule(
     world_size: int, rank: int, counts: tuple[int, ...], grouping: Grouping = ()
 ) -> Schedule:
     """The cached schedule of `rank` where rank r brings ``counts[r]`` elements."""
-    if is_hierarchical(grouping):
-        return hierarchical_allgatherv(grouping, rank, counts)
-    return ring_allgatherv(world_size, rank, counts)
+    return ring_allgatherv(world_size, rank, counts, ranks_by_host(grouping or range(world_size)))

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ftcomm.config.plurals import kind_of
+
 Duration = float | dt.timedelta
 
 _CLOCK_TIMES = (dt.date, dt.time, np.datetime64)  # a datetime is a date
@@ -75,18 +77,18 @@ def checked_timeout(timeout: Any) -> float | None:
 
 def _seconds(name: str, given: Any) -> float:
     """A duration in seconds, which may be below 0 and not finite; raises TypeError."""
-    kind = type(given).__name__
     if isinstance(given, _CLOCK_TIMES):
         raise TypeError(
-            f"{name} is a {kind}, a time of the clock, which each host has its own of; pass "
-            "seconds or a datetime.timedelta, counted from the call"
+            f"{name} is {kind_of(given)}, a time of the clock, which each host has its own of; "
+            "pass seconds or a datetime.timedelta, counted from the call"
         )
     if isinstance(given, dt.timedelta):
         given = given.total_seconds()
     # A number of numpy's may be a timedelta64, whose unit float() would drop.
     wrong = isinstance(given, (bool, np.bool_, str, np.timedelta64))
     if wrong or not hasattr(given, "__float__"):
-        raise TypeError(f"{name} is a {kind}, must be a number of seconds or a datetime.timedelta")
+        must = "must be a number of seconds or a datetime.timedelta"
+        raise TypeError(f"{name} is {kind_of(given)}, {must}")
     try:
         return float(given)
     except OverflowError:  # an int that no float is near

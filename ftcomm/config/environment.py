@@ -32,6 +32,8 @@ TRACKER_WITHIN_S: Final = 600.0  # one that was lost: its machine may have to st
 WILDCARDS: Final = ("0.0.0.0", "::")  # noqa: S104 - all addresses: to listen on, not to dial
 JOINED: Final = "FTCOMM_JOINED"
 LAUNCHER: Final = "FTCOMM_LAUNCHER"
+CORE: Final = "FTCOMM_CORE"
+CORES: Final = ("auto", "compiled", "python")
 UNBUFFERED: Final = "PYTHONUNBUFFERED"
 # Python takes any text of it for yes; this one is the launcher's: lines may be written whole.
 WHOLE_LINES: Final = "lines"
@@ -51,7 +53,7 @@ WORKER_VARIABLES: Final[dict[str, str]] = {
     " address of its connection to the tracker, and a free port",
     "FTCOMM_ADVERTISE": "address[:port] that this worker tells the others, where it differs",
     "FTCOMM_HOST": "name of this worker's machine: workers that give the same one have links inside"
-    " it and are one group in hierarchical collectives; default: the system's node name",
+    " it and are one level of a reduction; default: the system's node name",
     "FTCOMM_ZONE": "name of what this worker's machine may be lost with, as a cloud's zone: copies"
     " are kept in different zones, and a spare of another one is preferred (none)",
     "FTCOMM_SPARE": "1: this worker waits in init() until a worker is lost, and is not counted"
@@ -59,6 +61,8 @@ WORKER_VARIABLES: Final[dict[str, str]] = {
     "FTCOMM_FAULTS": "faults to inject by address, a testing aid; behind > a file in which each is"
     " recorded before it fires (off)",
     "FTCOMM_HISTORY": "folder where each process records its calls, for `ftcomm-chaos check` (off)",
+    CORE: "auto, compiled or python: the code that reduces arrays within a host; auto takes"
+    " the compiled one where it was built and gives numpy's bits (auto)",
     "FTCOMM_LOG": "debug, info or warning: write the log to stderr (off)",
     JOINED: "set by init() and removed by close(), not by users: the process that has"
     " joined; its children may not join under its worker id",
@@ -290,6 +294,13 @@ def wants_whole_lines() -> bool:
     return os.environ.get(UNBUFFERED) == WHOLE_LINES
 
 
+def core_choice(environ: Mapping[str, str] | None = None) -> str:
+    """One of CORES, as FTCOMM_CORE says; raises ConfigError."""
+    choice = _or_process(environ).get(CORE) or "auto"
+    one_of("core", choice, CORES)
+    return choice
+
+
 def joined_note() -> str | None:
     """The note that `joined` keeps, None if there is none."""
     return os.environ.get(JOINED) or None
@@ -418,7 +429,7 @@ def _routes(text: str | None, size: int | None) -> tuple[tuple[str, int], ...] |
         if size is not None and size > 1:
             raise ConfigError(
                 f"the scheduler started {size} processes, but no tracker is named",
-                remedy="set FTCOMM_TRACKER to host:port, or to none for groups of one",
+                remedy="use ftcomm-tracker run, or set FTCOMM_TRACKER to host:port, or to none",
             )
         return None
     if text.strip().lower() == "none":

@@ -73,7 +73,7 @@ class JobSettings:
         str,
         Choice(
             "schedule of every allreduce; auto chooses by size",
-            ("auto", "ring", "recursive_doubling", "halving_doubling", "hierarchical"),
+            ("auto", "ring", "recursive_doubling"),
         ),
         OptionGroup.NETWORK,
     ] = "auto"

@@ -1,4 +1,4 @@
-"""Words of messages that depend on a number, or name several."""
+"""Words of messages that depend on a number or a class, or name several."""
 
 from collections.abc import Sequence
 
@@ -6,6 +6,13 @@ from collections.abc import Sequence
 def counted(number: int, noun: str, plural: str = "") -> str:
     """``1 worker``, ``2 workers``; `plural` where that is not the noun with an s."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
+def kind_of(value: object) -> str:
+    """``a list``, ``an int``, ``None``: what a value is, by its class."""
+    name = type(value).__name__
+    article = "an" if name[0] in "AEIOaeio" or name == "ndarray" else "a"
+    return "None" if value is None else f"{article} {name}"
 
 
 def in_short(names: Sequence[str]) -> str:

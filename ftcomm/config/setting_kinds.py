@@ -1,6 +1,7 @@
 """Kinds of settings: which values one may have, how text becomes a value, and back; pure."""
 
 import enum
+import functools
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -208,6 +209,7 @@ class CheckpointPeriod:
     versions: int = 0  # every how many versions one is written
 
     @classmethod
+    @functools.cache
     def of(cls, text: str) -> "CheckpointPeriod":
         """The period that `text` names: ``60s`` or ``60``, ``5m``, ``1h`` or ``10v``.
 

@@ -122,7 +122,8 @@ class Driver:
     def __init__(self, hub: Hub, nursery: trio.Nursery) -> None:
         self.hub = hub
         self.nursery = nursery
-        # Set, and replaced, whenever the core's state or epoch may have changed.
+        # Set, and replaced, whenever the core's state or epoch may have changed, and when the
+        # segment of the epoch is decided.
         self.changed = trio.Event()
         self.hung_up = trio.Event()  # set when this process has no more part in the job
         self.epoch_scopes = EpochScopes()  # of the tasks that the end of the epoch's links ends
@@ -343,5 +344,9 @@ class Driver:
             self.hub.caught_up_at = time.monotonic()
         self.hub.refresh_log_context()
         self.hub.log.info("%s", state_in_words(core.view.state, self._stop_reason, core.view.error))
+        self.wake_tasks()
+
+    def wake_tasks(self) -> None:
+        """Have the tasks that wait for `changed` look again."""
         self.changed.set()
         self.changed = trio.Event()

@@ -60,7 +60,7 @@ class DurableTasks:
 
     def __init__(self, driver: "Driver") -> None:
         self._driver = driver
-        self._one_at_a_time = trio.CapacityLimiter(1)
+        self._one_at_a_time = trio.Lock()
         self._store: Store | None = None
         self._store_of = ("", "")  # its URL, and the series of its job
 
@@ -98,9 +98,10 @@ class DurableTasks:
             if not self._is_awaited(order.version):
                 return
             try:
-                written = await run_in_background(
-                    self._put, order, write, limiter=self._one_at_a_time, abandon_on_cancel=True
-                )
+                async with self._one_at_a_time:
+                    written = await run_in_background(
+                        self._put, order, write, abandon_on_cancel=True
+                    )
             except (StoreError, ConfigError, BackgroundError) as error:
                 self._note_failed(order.version, error)
                 return

@@ -6,13 +6,14 @@ cut a transfer that is going well.
 """
 
 import contextlib
+import mmap
 import os
 import select
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import trio
 
@@ -23,6 +24,7 @@ from ftcomm.control.changes import Changes
 from ftcomm.control.messages.feed import Feed
 from ftcomm.control.messages.intake import Intake
 from ftcomm.control.messages.posted_receives import PostedReceives
+from ftcomm.core import Core
 from ftcomm.diagnostics.exit_hook import abandon_in_children
 from ftcomm.diagnostics.fault_injection import FaultInjector, LinkAction
 from ftcomm.diagnostics.logs import JobLogger, LogContext
@@ -33,7 +35,6 @@ from ftcomm.protocol.checksum_records import Digest
 from ftcomm.protocol.position import Position
 from ftcomm.recovery.machine import WorkerMachine, WorkerState
 from ftcomm.transport.link import Link
-from ftcomm.transport.shared_window import SharedWindow
 from ftcomm.transport.striped_link import StripedLink
 from ftcomm.transport.waiting import WaitProgress
 from ftcomm.transport.waker import Waker
@@ -64,6 +65,29 @@ class CompleteCall(NamedTuple):
     call: str  # in the user's words
     site: str  # the user's line
     waits: str  # what it waits for
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostSegment:
+    """The segment of this host in an epoch.
+
+    Attributes:
+        epoch: the epoch.
+        core: this rank's, among those of `ranks`; None where they exchange over links.
+        ranks: all of this host, in order; empty without a segment.
+        memory: of the segment, with the rings of links; None without one.
+    """
+
+    epoch: int
+    core: Core | None = None
+    ranks: tuple[int, ...] = ()
+    memory: mmap.mmap | None = None
+    # What was prepared in it for calls that come again; nothing else may keep it from being freed.
+    prepared: dict[object, Any] = field(default_factory=dict)
+
+    def core_of(self, world_size: int) -> Core | None:
+        """Return the core if all ranks of the group are of this host."""
+        return self.core if len(self.ranks) == world_size else None
 
 
 class Deadline(NamedTuple):
@@ -98,8 +122,7 @@ class Hub:
         # Since when a rank says that it has yet to make the call of which this one needs its part;
         # for the control thread alone.
         self.late_parts: dict[int, float] = {}
-        # Of the present epoch, once all ranks have joined it.
-        self.shared_window: SharedWindow | None = None
+        self.segment: HostSegment | None = None  # of the present epoch; None until it is decided
         self.pool = Pool()
         self.progress = WaitProgress()
         self.context = LogContext()
@@ -122,7 +145,7 @@ class Hub:
         self.faults: FaultInjector | None = None
         # Of this process's history, None where none is asked for.
         self.recorder: Recorder | None = None
-        # What keeps links from sharing memory and was said in the log; once is enough.
+        # What keeps this host from sharing memory and was said in the log; once is enough.
         self.causes_told: set[str] = set()
         self.control_sockets: set[trio.socket.SocketType] = set()
         abandon_in_children(self)
@@ -138,23 +161,31 @@ class Hub:
         self.wake.set()
         return True
 
-    def add_shared_window(self, memory: SharedWindow) -> bool:
-        """Shared window is there; False (and it is given up) if its epoch is over."""
+    def decide_segment(self, segment: HostSegment) -> None:
+        """The ranks of this host share `segment`, if its epoch still runs."""
         with self.lock:
-            live = self.core.view.state in (WorkerState.RUNNING, WorkerState.CATCHING_UP)
-            if live and memory.epoch == self.core.view.epoch and self.shared_window is None:
-                self.shared_window = memory
-                return True
-        memory.forget_fd()
-        return False
+            if segment.epoch == self.core.view.epoch and self.core.view.is_live:
+                self.segment = segment
+        self.wake.set()
+
+    def awaited(self) -> tuple[tuple[int, ...], float]:
+        """The ranks that the user's thread waits for, and since when; for the control thread."""
+        segment = self.segment
+        if segment is not None and segment.core is not None:
+            missing, since = segment.core.missing(), segment.core.sleeps_since()
+            if missing and since:
+                return tuple(segment.ranks[rank] for rank in missing), since
+        peers = self.progress.peers  # before the time: see `WaitProgress`
+        return peers, self.progress.since
 
     def retire_links(self) -> None:
         """The epoch is over: end every transfer; the owner will close the sockets."""
         self.interrupt.set()  # first: a transfer must not take our own shutdown for a lost peer
         with self.lock:
-            if self.shared_window is not None:
-                self.shared_window.forget_fd()
-                self.shared_window = None
+            segment, self.segment = self.segment, None
+            self.core.log.unasked.forms.clear()  # else they would keep the segment
+            if segment is not None and segment.core is not None:
+                segment.core.interrupt()
             old, self.links = list(self.links.values()), {}
             self.recovered.links = {}
             self.retired += old
@@ -210,8 +241,7 @@ class Hub:
         self.core.progress.is_quiescent = False
         for link in [*self.links.values(), *self.retired]:
             link.close()
-        if self.shared_window is not None:
-            self.shared_window.forget_fd()
+        self.segment = None
         for link in self.message_links:
             link.close()
         for sock in self.control_sockets:

@@ -7,6 +7,7 @@ import time
 import trio
 
 from ftcomm.config.deadline import overdue
+from ftcomm.control.background import keep_reserve
 from ftcomm.control.driver import Driver, FetchOrder
 from ftcomm.control.fetching.copies import serve_copies
 from ftcomm.control.fetching.fetch import serve_fetch
@@ -15,8 +16,10 @@ from ftcomm.control.fetching.parts import serve_part
 from ftcomm.control.hub import Deadline, Hub
 from ftcomm.control.launcher_watch import end_with_launcher
 from ftcomm.control.links.manager import Listener, keep_dialling
+from ftcomm.control.links.segment_setup import SegmentSetup
 from ftcomm.control.messages.serving import serve_messages
 from ftcomm.control.tracker_client import keep_tracker_link
+from ftcomm.core import which
 from ftcomm.errors import CollectiveTimeoutError, FtcommError, TrackerLostError
 from ftcomm.protocol.signature import Kind, Signature, signature_text
 from ftcomm.recovery.events import Beat, FatalFound
@@ -42,7 +45,12 @@ class ControlThread:
         self._thread = threading.Thread(target=self._run, name="ftcomm-control", daemon=True)
 
     def start(self) -> None:
-        """Begin dialling the tracker; returns when the loop runs."""
+        """Begin dialling the tracker; returns when the loop runs.
+
+        Raises:
+            ConfigError: FTCOMM_CORE names no core of this process.
+        """
+        which()
         self._thread.start()
         self._ready.wait()
 
@@ -85,15 +93,19 @@ class ControlThread:
             driver.fetches, orders = fetches
             self._hub.receives.on_taken = driver.taken_news.note
             driver.dials, requests = trio.open_memory_channel[tuple[int, int]](QUEUE_LENGTH)
+            segments = SegmentSetup(driver)
             serve = {
                 "fetch": serve_fetch,
                 "part": serve_part,
                 "copies": serve_copies,
+                "segment": segments.serve,
             }
             listener = Listener(driver, serve, serve_messages)
+            nursery.start_soon(keep_reserve)
             nursery.start_soon(keep_tracker_link, driver, listener.bind)
             nursery.start_soon(keep_dialling, driver, requests)
             nursery.start_soon(keep_fetching, driver, orders)
+            nursery.start_soon(segments.keep)
             nursery.start_soon(_keep_beating, driver)
             nursery.start_soon(end_with_launcher, self._hub.options.launcher)
             self._ready.set()
@@ -121,6 +133,7 @@ async def _keep_beating(driver: Driver) -> None:
         every = hub.settings.heartbeat_every  # the job's own, once the tracker has told it
         period = min(every, BLOCKED_AFTER_S)
         step = hub.progress.step  # before the peers: see `Progress`
+        step = 0 if hub.core.log.unasked.is_in_flight else step
         peers, blocked_s, receive = _blocked_on(hub, ran_since)
         record_s = hub.core.durables.waited_s(time.monotonic())
         record_ms = int(record_s * 1000) if record_s >= BLOCKED_AFTER_S else 0
@@ -145,7 +158,7 @@ async def _keep_beating(driver: Driver) -> None:
 
 def _blocked_on(hub: Hub, ran_since: float) -> tuple[tuple[int, ...], float, Called]:
     """For whom a thread has been waiting long enough to say so, how long, and in which receive."""
-    peers, since, receive = hub.progress.peers, hub.progress.since, NO_CALL
+    (peers, since), receive = hub.awaited(), NO_CALL
     if not peers and hub.late_parts:  # a replay waits for ranks that are farther behind
         peers, since = tuple(sorted(hub.late_parts)), min(hub.late_parts.values())
     awaited = None if peers else hub.receives.longest_awaited()
@@ -203,7 +216,7 @@ def _running_call(hub: Hub) -> tuple[str, str, str]:
     with hub.lock:
         signature, site = hub.core.progress.call.signature, hub.core.progress.call.site
         state, epoch = hub.core.view.state, hub.core.view.revoke_epoch
-    peers = hub.progress.peers
+    peers, _ = hub.awaited()
     call = _in_words(signature)
     if peers:
         waited = f"was waiting for rank {', '.join(map(str, peers))}"

@@ -13,9 +13,11 @@ a return, or at the call that an exception has left.
 """
 
 import contextlib
+import inspect
 import logging
 import opcode
 import os
+import re
 import sys
 import threading
 import weakref
@@ -28,6 +30,8 @@ from ftcomm.errors import FtcommError
 _End = Callable[[BaseException], object]
 _Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
 
+_OURS = __name__.partition(".")[0]
+_ARGUMENTS = re.compile(r"Communicator\.([a-z]\w*)\(\) (?:got an unexpected|missing) ")
 _RAISE = opcode.opmap["RAISE_VARARGS"]
 _RETURNS = frozenset(code for name, code in opcode.opmap.items() if name.startswith("RETURN_"))
 _installed = False
@@ -113,6 +117,7 @@ def _call_ends() -> None:
 def _with_exit_code(previous: _Hook) -> _Hook:
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         _note_uncaught(error)
+        _tell_parameters(error)
         ours = isinstance(error, FtcommError)
         if not logging.getLogger("ftcomm").isEnabledFor(logging.DEBUG) and (
             ours or _refuses_arguments(error, trace)
@@ -146,6 +151,17 @@ def _exit_behind_hooks(status: int) -> None:
     sys.setprofile(end)
 
 
+def _tell_parameters(error: BaseException) -> None:
+    """Say what a call takes: Python says only which argument was wrong, as in ``send(dest=1)``."""
+    found = _ARGUMENTS.match(str(error)) if type(error) is TypeError else None
+    call = found and getattr(sys.modules[_OURS].Communicator, found[1], None)
+    if callable(call):
+        empty = inspect.Parameter.empty
+        _, *taken = inspect.signature(call).parameters.values()
+        names = inspect.Signature([one.replace(annotation=empty) for one in taken])
+        error.add_note(f"what it takes: {call.__name__}{names}")
+
+
 def _refuses_arguments(error: BaseException, trace: TracebackType | None) -> bool:
     """True of a TypeError, ValueError or AttributeError that a `raise` of this library's makes.
 
@@ -156,25 +172,24 @@ def _refuses_arguments(error: BaseException, trace: TracebackType | None) -> boo
         return False
     while trace.tb_next is not None:
         trace = trace.tb_next
-    return _is_ours(trace) and trace.tb_frame.f_code.co_code[trace.tb_lasti] == _RAISE
+    return _package(trace) == _OURS and trace.tb_frame.f_code.co_code[trace.tb_lasti] == _RAISE
 
 
 def to_the_last_line_of_the_script(trace: TracebackType | None) -> TracebackType | None:
-    """`trace` without this library's frames at its end, which say nothing to whoever reads it."""
+    """`trace` without this library's frames at its end, and `contextlib`'s, which lead to them."""
     frames = []
     while trace is not None:
         frames.append(trace)
         trace = trace.tb_next
-    while frames and _is_ours(frames[-1]):
+    while frames and _package(frames[-1]) in {_OURS, "contextlib"}:
         frames.pop()
     for frame in reversed(frames):
         trace = TracebackType(trace, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
     return trace
 
 
-def _is_ours(trace: TracebackType) -> bool:
-    name = str(trace.tb_frame.f_globals.get("__name__", ""))
-    return name.partition(".")[0] == FtcommError.__module__.partition(".")[0]
+def _package(trace: TracebackType) -> str:
+    return str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
 def abandon_in_children(owner: Any) -> None:

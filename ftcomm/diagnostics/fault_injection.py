@@ -47,6 +47,7 @@ POINTS = frozenset(
 # How each of these ends data links: all of them by FIN, one connection of each, all by RST.
 BREAKING = {"cut": "cut", "cut_one": "cut_one", "reset": "reset", "kill_rst": "reset"}
 ACTIONS = frozenset(["kill", "stop", *BREAKING, "raise", "note"])
+_OF_LINKS = frozenset(("half_sent", "half_received", "linking", "half_linked"))
 _OF_THE_CALL = frozenset(("done", "committed"))  # the position has moved on by then
 _NUMBER = "[0-9]{1,10}"  # as on the wire; Python refuses to read endless ones
 _FAULT = re.compile(
@@ -156,6 +157,12 @@ class FaultInjector:
         self._break_links = break_links
         self._counted = counted
         self._entered = START
+
+    @property
+    def needs_links(self) -> bool:
+        """True if a fault is planned for a link, or for a moment of a transfer."""
+        points = (fault.point in _OF_LINKS or fault.action in BREAKING for fault in self._waiting)
+        return bool(self._links) or any(points)
 
     def at(self, point: str, rank: int, position: Position, restarts: int, step: int = 0) -> None:
         """The process is at `point`; do what was planned for it, once."""

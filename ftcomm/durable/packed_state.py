@@ -11,6 +11,7 @@ from typing import Any
 
 import msgpack
 
+from ftcomm.config.plurals import kind_of
 from ftcomm.durable.store import Buffer, DamagedObjectError
 from ftcomm.protocol.signature import DTYPE_NAMES
 
@@ -122,7 +123,7 @@ def _must_be_known(value: Any, depth: int) -> None:
                 raise TypeError(f"it has a key of type {type(key).__name__}")
             _must_be_known(item, depth + 1)
     elif not (value is None or isinstance(value, _LEAVES)):
-        raise TypeError(f"it holds a {type(value).__name__}")
+        raise TypeError(f"it holds {kind_of(value)}")
 
 
 class _Reader:

@@ -75,6 +75,7 @@ class DistributedEngine:
         self._checkpoints = CheckpointRuns(hub, plane, machine, cut, self._fault)
         self._closing = Closing(hub, control, plane, machine, cut)
         self.recovered = hub.recovered
+        self.unasked = hub.core.log.unasked
         self.messages: MessagePort | None = messages
 
     # --- what a request depends on --------------------------------------------------------------
@@ -323,10 +324,10 @@ class DistributedEngine:
 
     # --- checkpoints and the close ----------------------------------------------------------------
 
-    def checkpoint(self, saving: CheckpointPayload, signature: bytes, site: str) -> int:
+    def checkpoint(self, saving: CheckpointPayload, form: CollectiveSpec) -> int:
         """Commit a checkpoint, and return its version."""
         self._fault("enter")
-        return self._checkpoints.checkpoint(saving, signature, site)
+        return self._checkpoints.checkpoint(saving, form)
 
     @property
     def has_store(self) -> bool:
@@ -342,9 +343,9 @@ class DistributedEngine:
         """This rank's own local state of the loaded `version`; None if that has none."""
         return self._checkpoints.local_state(version)
 
-    def load(self, raw: Packed, signature: bytes, site: str) -> Checkpoint:
+    def load(self, raw: Packed, form: CollectiveSpec) -> Checkpoint:
         """load_checkpoint: served below the frontier, else executed by all."""
-        checkpoint = self._entered(self._checkpoints.load, raw, signature, site)
+        checkpoint = self._entered(self._checkpoints.load, raw, form)
         self._fault("done")
         return checkpoint
 

@@ -16,6 +16,7 @@ from ftcomm.errors import FtcommError
 from ftcomm.memory.pool import Array, LoggedResult
 from ftcomm.protocol.position import Position
 from ftcomm.recovery.machine import Checkpoint
+from ftcomm.recovery.unasked_calls import UnaskedCalls
 from ftcomm.requests.builder import Group
 from ftcomm.requests.request import AnyRequest, CheckpointPayload, CollectiveSpec, Request
 from ftcomm.state.layout import Packed
@@ -68,6 +69,10 @@ class Engine(Protocol):
         """Messages from rank to rank; None in a group of one."""
 
     @property
+    def unasked(self) -> UnaskedCalls:
+        """Calls that are completed without asking this engine."""
+
+    @property
     def known_version(self) -> int | None:
         """The version that `load` would give now, None if that is not known yet."""
 
@@ -117,10 +122,10 @@ class Engine(Protocol):
     def run(self, request: AnyRequest) -> LoggedResult:
         """One collective, served or executed; the log owns what is returned."""
 
-    def checkpoint(self, saving: CheckpointPayload, signature: bytes, site: str) -> int:
+    def checkpoint(self, saving: CheckpointPayload, form: CollectiveSpec) -> int:
         """Commit a checkpoint, and return its version."""
 
-    def load(self, raw: Packed, signature: bytes, site: str) -> Checkpoint:
+    def load(self, raw: Packed, form: CollectiveSpec) -> Checkpoint:
         """The newest committed checkpoint, or rank 0's `raw`."""
 
     def local_state(self, version: int) -> Packed | None:

@@ -37,6 +37,7 @@ class LockedMachine:
         if hub.wake.is_set:
             hub.wake.clear()
         with hub.lock:
+            self._progress.absorb()
             answer = question(*arguments)
             if answer is NextStep.EXECUTE and hub.interrupt.is_set:
                 hub.interrupt.clear()
@@ -160,6 +161,7 @@ class LockedMachine:
             if self._hub.wake.is_set:
                 self._hub.wake.clear()
             with self._hub.lock:
+                self._progress.absorb()
                 outcome = attempt(*arguments)
             if outcome is not Completion.CONFIRM_FIRST:
                 return outcome is Completion.DONE

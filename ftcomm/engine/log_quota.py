@@ -12,6 +12,7 @@ from ftcomm.diagnostics.logs import JobLogger, LogContext
 from ftcomm.engine.interface import Engine
 from ftcomm.errors import LogLimitError
 from ftcomm.protocol.position import MAX_SEQNO
+from ftcomm.recovery.unasked_calls import LOG_ROOM
 
 
 class LogQuota:
@@ -26,10 +27,20 @@ class LogQuota:
         self._engine = engine
         self._limit = engine.log_limit  # these two hold for the job's lifetime
         self._share = min(engine.replicas, engine.world_size) / engine.world_size
-        self.nbytes = 0  # bytes counted at present
         self.plenty = self._limit // 2  # up to so many there is no reason to warn or to refuse
+        self._words = engine.unasked.words  # calls count themselves there, up to `plenty`
+        self.nbytes = 0
         self._warned = False
         self._said = False
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes counted at present."""
+        return self.plenty - self._words[LOG_ROOM]
+
+    @nbytes.setter
+    def nbytes(self, nbytes: int) -> None:
+        self._words[LOG_ROOM] = self.plenty - nbytes
 
     def counter(self) -> Callable[[], int]:
         """A function that any thread may ask for `nbytes`; it does not keep the account alive."""

@@ -56,7 +56,7 @@ class RecordingEngine(DistributedEngine):
             given.result = _result_digest(stored)
         return stored
 
-    def checkpoint(self, saving: CheckpointPayload, signature: bytes, site: str) -> int:
+    def checkpoint(self, saving: CheckpointPayload, form: CollectiveSpec) -> int:
         """Commit and record a checkpoint."""
         local = None if saving.local is None else digest(saving.local)
 
@@ -65,15 +65,15 @@ class RecordingEngine(DistributedEngine):
         def state_digest() -> str:
             return state
 
-        with self._recorded(Kind.CHECKPOINT, signature, site, state_digest, local) as given:
-            version = super().checkpoint(saving, signature, site)
+        with self._recorded(*_names(form), state_digest, local) as given:
+            version = super().checkpoint(saving, form)
             given.result, given.version, given.local = state_digest(), version, local
         return version
 
-    def load(self, raw: Packed, signature: bytes, site: str) -> Checkpoint:
+    def load(self, raw: Packed, form: CollectiveSpec) -> Checkpoint:
         """Load a checkpoint and record it."""
-        with self._recorded(Kind.LOAD, signature, site) as given:
-            loaded = super().load(raw, signature, site)
+        with self._recorded(*_names(form)) as given:
+            loaded = super().load(raw, form)
             local = self.local_state(loaded.version)
             given.result, given.version = digest(loaded.value), loaded.version
             given.local = None if local is None else digest(local)
@@ -82,7 +82,7 @@ class RecordingEngine(DistributedEngine):
     def close(self, call: Request) -> None:
         """Close the communicator, and record that."""
         form = call.form
-        with self._recorded(form.kind, form.signature, form.site) as given:
+        with self._recorded(*_names(form)) as given:
             super().close(call)
             given.result = _result_digest(EMPTY)
         self._end = (CLOSED, "")
@@ -139,6 +139,10 @@ class RecordingEngine(DistributedEngine):
             )
         )
         self._recorder.count_call(is_checkpoint=kind is Kind.CHECKPOINT)
+
+
+def _names(form: CollectiveSpec) -> tuple[Kind, bytes, str]:
+    return form.kind, form.signature, form.site
 
 
 def digest(raw: bytes | memoryview) -> str:

@@ -13,6 +13,7 @@ from ftcomm.errors import FtcommError
 from ftcomm.memory.pool import Array, LoggedResult
 from ftcomm.protocol.position import START, Position
 from ftcomm.recovery.machine import Checkpoint
+from ftcomm.recovery.unasked_calls import UnaskedCalls
 from ftcomm.requests.builder import Group
 from ftcomm.requests.request import (
     AnyRequest,
@@ -44,6 +45,7 @@ class SingleProcessEngine:
     def __init__(self, settings: JobSettings) -> None:
         self.watches_states = settings.watches_states
         self.position: Position = START
+        self.unasked = UnaskedCalls()
         self.log_limit = settings.log_limit
         self.replicas = settings.replicas
         self.call_deadline = settings.call_deadline or None
@@ -117,15 +119,15 @@ class SingleProcessEngine:
         del limit, call
         return body(*arguments, **rest)
 
-    def checkpoint(self, saving: CheckpointPayload, signature: bytes, site: str) -> int:
+    def checkpoint(self, saving: CheckpointPayload, form: CollectiveSpec) -> int:
         """Commit: the state was copied by the caller, and there is nobody to compare with."""
-        del saving, signature, site
+        del saving, form
         self.position = self.position.at_version(self.position.version + 1)
         return self.position.version
 
-    def load(self, raw: Packed, signature: bytes, site: str) -> Checkpoint:
+    def load(self, raw: Packed, form: CollectiveSpec) -> Checkpoint:
         """A fresh start: one's own default."""
-        del signature, site
+        del form
         self.position = self.position.at_version(0)
         return Checkpoint(0, raw)
 

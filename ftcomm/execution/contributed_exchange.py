@@ -104,10 +104,10 @@ class ContributedExchange:
         result = self._parts(call, header, sizes)
         if result is None:
             return None
-        digests = self._plane.gather_digests_at(VERIFY_STAGE, digest, header)
+        digests = self._plane.gather(digest, header, stage=VERIFY_STAGE)
         if digests is None:
             return None
-        return _executed(call, result, largest, b"".join(digests))
+        return _executed(call, result, largest, digests)
 
     def _parts(self, call: Request, header: CallHeader, sizes: Sizes | None) -> LoggedResult | None:
         if sizes is None:

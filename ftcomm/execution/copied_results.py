@@ -5,6 +5,7 @@ holders, as a checkpoint does with local states.  A barrier follows: a rank ente
 what it should, so who passes it knows that every result is held.
 """
 
+import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -16,7 +17,6 @@ from ftcomm.control.hub import Hub
 from ftcomm.execution.data_plane import VERIFY_STAGE, DataPlane
 from ftcomm.execution.header_check import CallHeader
 from ftcomm.memory.packed_result import (
-    WORD,
     most_packed_bytes,
     pack_result,
     packed_bytes,
@@ -29,6 +29,7 @@ from ftcomm.requests.request import DIGEST_BYTES, NOTHING, Request
 
 COPY_STAGE = VERIFY_STAGE + 1  # one for each holder, and one for the barrier
 _BYTE: AnyDtype = np.dtype(np.uint8)
+_TOLD = struct.Struct(f"<{DIGEST_BYTES}sQQ")
 
 
 class Told(NamedTuple):
@@ -37,17 +38,6 @@ class Told(NamedTuple):
     digest: bytes
     packed: int
     nbytes: int
-
-    @classmethod
-    def of(cls, raw: bytes) -> "Told":
-        """The inverse of `raw`, of bytes that another rank has sent."""
-        packed, nbytes = np.frombuffer(raw, np.uint64, offset=DIGEST_BYTES)
-        return cls(raw[:DIGEST_BYTES], int(packed), int(nbytes))
-
-    def raw(self) -> bytes:
-        """The bytes that travel."""
-        words = (self.packed, self.nbytes)
-        return self.digest + b"".join(word.to_bytes(WORD, "little") for word in words)
 
 
 class Spread(NamedTuple):
@@ -73,10 +63,10 @@ class CopiedResults:
         packed = self._plane.take(packed_bytes(result), _BYTE)
         pack_result(result, packed)
         own = Told(result_digest(packed), len(packed), result.flat.nbytes)
-        answers = self._plane.gather_digests_at(VERIFY_STAGE, own.raw(), header)
-        if answers is None:
+        rows = self._plane.gather(_TOLD.pack(*own), header, stage=VERIFY_STAGE)
+        if rows is None:
             return None
-        told = [Told.of(answer) for answer in answers]
+        told = [Told(*each) for each in _TOLD.iter_unpack(rows)]
         for rank, each in enumerate(told):
             if not each.nbytes <= each.packed <= most_packed_bytes(each.nbytes, len(told)):
                 cause = f"it announces a result of {each.nbytes} bytes in {each.packed}"

@@ -3,30 +3,35 @@
 Returns nothing but "done" or "ask the core again": what broke has been told to the core by then.
 """
 
+import struct
 import time
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from ftcomm.collectives.chunking import STATE_LIMIT, pieces
-from ftcomm.collectives.dtypes import AnyDtype
+from ftcomm.collectives.dtypes import AnyDtype, as_executed
 from ftcomm.collectives.reductions import Reducer
+from ftcomm.collectives.schedules.direct import DIRECT_BYTES, SPREAD_TAG
 from ftcomm.collectives.schedules.pairwise_exchange import shift
-from ftcomm.collectives.schedules.schedule import NOBODY, Schedule
+from ftcomm.collectives.schedules.schedule import NOBODY, Levels, Schedule
 from ftcomm.collectives.selection import allgatherv_schedule, schedule_for
-from ftcomm.control.hub import Hub
+from ftcomm.control.hub import HostSegment, Hub
 from ftcomm.control.thread import ControlThread
-from ftcomm.execution.executor import SMALL_BYTES, Move
+from ftcomm.execution.direct import DirectCall
+from ftcomm.execution.executor import Executor, Move
+from ftcomm.execution.fp_errors import IgnoredFpErrors
 from ftcomm.execution.header_check import CallHeader, announced_signature
-from ftcomm.execution.shared_reduction import SharedResultExecutor
-from ftcomm.execution.shared_results import SharedResults, as_executed
 from ftcomm.memory.pool import Array, LoggedResult, Pool
 from ftcomm.protocol.frame_header import make_suffix
+from ftcomm.protocol.host_groups import members_of
 from ftcomm.protocol.position import Position
-from ftcomm.protocol.signature import Kind
+from ftcomm.protocol.signature import SIGNATURE_BYTES, Algorithm, Kind
 from ftcomm.recovery.events import LinkDown, MismatchSeen
 from ftcomm.recovery.recent_calls import NO_CALL
 from ftcomm.recovery.replica_placement import local_distances
+from ftcomm.recovery.unasked_calls import EPOCH, STEP
 from ftcomm.requests.request import (
     NOTHING,
     CollectiveSpec,
@@ -40,7 +45,6 @@ from ftcomm.state.layout import Packed, behind_each_other
 from ftcomm.transport.interruptions import Interrupted, LinkLost, SignatureMismatch
 from ftcomm.transport.link import Link
 from ftcomm.transport.pushback_link import UnreadLink
-from ftcomm.transport.shared_window import SharedWindow
 from ftcomm.transport.waiting import spins_before_sleep
 
 # Sub-collectives of one position (a load is a length, a payload and a barrier) are told apart by
@@ -52,6 +56,7 @@ VERIFY_STAGE = 3  # behind the stages of every kind
 HELD_STAGE, TOTALS_STAGE = 1, 2  # of the check that no message is open
 LOCALS_STAGE = 3  # one for each holder of a local state, and one for the barrier
 
+_CHECKSUM = struct.Struct("<I")
 _BYTE: AnyDtype = np.dtype(np.uint8)
 _OF_ROWS = (Kind.ALLGATHERV, Kind.ALLGATHER_OBJECT)
 
@@ -60,26 +65,23 @@ Turn = tuple[int, Position]  # permission to execute: the epoch and position tha
 
 
 class DataPlane:
-    """Links and executor of one communicator; used by the user's thread alone.
-
-    Attributes:
-        shared_window: that this rank shares with others of its host.
-    """
+    """Links and executor of one communicator; used by the user's thread alone."""
 
     def __init__(self, hub: Hub, control: ControlThread) -> None:
         self._hub = hub
         self._core = hub.core
         self._view = hub.core.view
         self._control = control
-        self._executor = SharedResultExecutor(
-            hub.interrupt, None if hub.faults is None else hub.fault
-        )
-        self.shared_window = SharedResults(hub, control)
+        self._executor = Executor(hub.interrupt, None if hub.faults is None else hub.fault)
         hub.progress = self._executor.progress
         self._turn: Turn | None = None  # of the newest call that was executed
         self._linked: Mapping[int, Link] = {}  # an epoch's links, and the schedule that has all its
         self._linked_for: Schedule | None = None
         self._unread: UnreadLink | None = None  # of which `learn` has read a header
+        self._quiet = IgnoredFpErrors()
+        # With a checksum of this epoch's broadcasts.  A root hears of nobody, so exchanges in the
+        # segment, checkpoints and the close compare it (R7).
+        self._words = hub.core.log.unasked.words
 
     def execute(self, call: Request, turn: Turn) -> LoggedResult | None:
         """Run a call into fresh memory; None if the core must be asked again."""
@@ -96,10 +98,10 @@ class DataPlane:
         """The result with the digests of all ranks' inputs, where the job verifies them."""
         if self._hub.settings.verify != "inputs":
             return stored
-        digests = self.gather_digests_at(VERIFY_STAGE, call.digest(self._view.rank), header)
+        digests = self.gather(call.digest(self._view.rank), header, stage=VERIFY_STAGE)
         if digests is None:
             return None
-        stored.digests = b"".join(digests)
+        stored.digests = digests
         return stored
 
     def learn(self, call: OpenBroadcast, turn: Turn) -> bytes | None:
@@ -136,12 +138,6 @@ class DataPlane:
         self, call: Request, schedule: Schedule, header: CallHeader
     ) -> LoggedResult | None:
         form, sendbuf = call.form, call.sendbuf
-        # Of so few bytes no rank's block is too large for one frame.
-        is_small = form.nbytes <= SMALL_BYTES
-        memory = None if is_small else self.shared_window.memory_for(form, header)
-        if memory is not None:
-            result = self.run_in_shared_window(header, sendbuf, form, memory)
-            return None if result is None else LoggedResult(result, form.shape)
         recvbuf = self.take(form.recvbuf_count, form.work_dtype)
         if form.kind is Kind.BROADCAST:
             if form.root == self._view.rank:
@@ -156,6 +152,8 @@ class DataPlane:
             return None
         if call.flush and not self._barrier(header, stage=stage + 1):
             return None
+        if form.kind is Kind.BROADCAST and not call.flush:
+            self.note_broadcast(form.signature, header.epoch)
         result = in_result_dtype(form, recvbuf)
         if form.work_dtype != form.dtype:
             self.give_back(recvbuf)
@@ -204,34 +202,30 @@ class DataPlane:
         """Suspect a rank that contradicts itself."""
         self._tell(LinkLost(rank, cause), header.epoch)
 
-    def gather_digests(
-        self, digest: bytes, signature: bytes, site: str, turn: Turn
-    ) -> list[bytes] | None:
-        """Every rank's digest, of one length, by rank; None if the core must be asked again."""
-        header = CallHeader(*turn, make_suffix(signature, site))
-        return self.gather_digests_at(0, digest, header)
+    def gather(self, record: bytes, header: CallHeader, *, stage: int = 0) -> bytes | None:
+        """Records of one length of all ranks, by rank; None if the core must be asked again.
 
-    def gather_digests_at(
-        self, stage: int, digest: bytes, header: CallHeader
-    ) -> list[bytes] | None:
-        """The same, as one stage of a call."""
-        size = self._core.contact.world_size
-        mine: Array = np.frombuffer(digest, np.uint8)
-        gathered: Array = np.empty(size * len(mine), np.uint8)
+        Also if ranks have executed other broadcasts in this epoch, which is reported then.
+        """
+        executed = _CHECKSUM.pack(self._words[STEP])
+        mine: Array = np.frombuffer(executed + record, np.uint8)
+        gathered: Array = np.empty((self.world_size, len(mine)), np.uint8)
         schedule = self.schedule(Kind.ALLGATHER, len(mine), 1)
-        if not self.run(schedule, header, mine, gathered, stage=stage):
+        if not self.run(schedule, header, mine, gathered.reshape(-1), stage=stage):
             return None
-        return [row.tobytes() for row in gathered.reshape(size, -1)]
+        for rank, row in enumerate(gathered):
+            if row[: _CHECKSUM.size].tobytes() != executed:
+                theirs = header.suffix[:SIGNATURE_BYTES], ""  # the same; one before it was not
+                self._tell(SignatureMismatch(rank, header.position, *theirs), header.epoch)
+                return None
+        return gathered[:, _CHECKSUM.size :].tobytes()
 
-    def copy_locals(
-        self, local: Packed, lengths: Sequence[int], signature: bytes, site: str, turn: Turn
-    ) -> bool:
+    def copy_locals(self, local: Packed, lengths: Sequence[int], header: CallHeader) -> bool:
         """Send one's local state to its holders and hold those of others; False: ask the core.
 
         A barrier behind it proves that every rank holds what it should.
         """
         core = self._core
-        header = CallHeader(*turn, make_suffix(signature, site))
         if not all(self._is_sane(rank, nbytes, header) for rank, nbytes in enumerate(lengths)):
             return False
         distances = local_distances(core.contact.world_size, core.contact.limits.local_replicas)
@@ -265,11 +259,8 @@ class DataPlane:
             parts.append(part)
         return sender, behind_each_other(parts)
 
-    def broadcast_default(
-        self, raw: Packed, signature: bytes, site: str, turn: Turn
-    ) -> Packed | None:
+    def broadcast_default(self, raw: Packed, header: CallHeader) -> Packed | None:
         """Rank 0's bytes to all: a length, the bytes, and a barrier that proves their arrival."""
-        header = CallHeader(*turn, make_suffix(signature, site))
         mine: Array = np.frombuffer(raw, np.uint8)
         nbytes = self._told_length(mine, 0, header)
         if nbytes is None or not self._is_sane(0, nbytes, header):
@@ -327,7 +318,8 @@ class DataPlane:
         with self._hub.lock:
             core.progress.call = NO_CALL
             turn = (core.view.epoch, core.progress.position)
-            at_stake = self._turn == turn and bool(self._hub.links)
+            is_linked = bool(self._hub.links) or self._hub.segment is not None
+            at_stake = self._turn == turn and is_linked
         if at_stake and isinstance(error, Exception):
             cause = f"a call was cut short by {error!r}"
             self._control.driver.act(LinkDown(turn[0], core.view.rank, cause))
@@ -374,16 +366,94 @@ class DataPlane:
         stage: int = 0,
     ) -> bool:
         """Run one schedule of a call, as its stage; False if the core must be asked again."""
+        if recvbuf.dtype.kind == "V":
+            sendbuf, recvbuf = (a.view(as_executed(a.dtype)) for a in (sendbuf, recvbuf))
+        segment = None
+        if schedule.algorithm is Algorithm.DIRECT:
+            segment = self._segment(header.epoch)
+            if segment is None:
+                return False
+            if segment.core is None or segment.ranks != self._first_level(schedule):
+                segment = None
+        small = sendbuf.nbytes <= DIRECT_BYTES
+        if reducer is not None and reducer.ufunc is None and not small:
+            segment = None  # only payloads of a slot are gathered there
+        if schedule.levels is not None and reducer is not None:
+            done = self._in_levels(
+                schedule, schedule.levels, header, sendbuf, recvbuf, reducer, segment, stage=stage
+            )
+        elif segment is None:
+            done = self._run_over_links(schedule, header, sendbuf, recvbuf, reducer, stage=stage)
+        else:
+            call = self.direct_call(segment, header, schedule, recvbuf.dtype, reducer)
+            done = self.run_direct(call, header, sendbuf, recvbuf, stage=stage)
+        if done and reducer is not None:
+            reducer.finish(recvbuf, schedule.world_size)
+        return done
+
+    def _first_level(self, schedule: Schedule) -> tuple[int, ...]:
+        """The ranks that meet first in a direct schedule."""
+        if schedule.levels is None:
+            return tuple(range(schedule.world_size))
+        grouping = self._view.grouping
+        return members_of(grouping)[grouping[self._view.rank]]
+
+    def _in_levels(
+        self,
+        schedule: Schedule,
+        levels: Levels,
+        header: CallHeader,
+        sendbuf: Array,
+        recvbuf: Array,
+        reducer: Reducer,
+        segment: HostSegment | None,
+        *,
+        stage: int,
+    ) -> bool:
+        """Run a reduction of two levels; what stays within the host in `segment`, if given."""
+        block, spread = recvbuf[levels.lo : levels.hi], levels.spread
+        if segment is not None:
+            call = self.direct_call(segment, header, schedule, recvbuf.dtype, reducer)
+            done = self.run_direct(call, header, sendbuf, recvbuf, stage=stage)
+        else:
+            done = self._run_over_links(
+                levels.within, header, sendbuf, recvbuf, reducer, stage=stage
+            )
+        if done and levels.across is not None:
+            done = self._run_over_links(
+                levels.across, header, block.copy(), block, reducer, stage=stage
+            )
+        if not done:
+            return False
+        if segment is None or sendbuf.nbytes > DIRECT_BYTES:
+            return self._run_over_links(spread, header, block, recvbuf, stage=stage)
+        brought = np.empty(len(segment.ranks) * len(recvbuf), recvbuf.dtype)
+        call = self.direct_call(segment, header, schedule, recvbuf.dtype, None)
+        done = self.run_direct(call, header, recvbuf, brought, stage=stage, step=SPREAD_TAG)
+        recvbuf[:] = brought[: len(recvbuf)]  # its lowest rank has the result
+        return done
+
+    def _run_over_links(
+        self,
+        schedule: Schedule,
+        header: CallHeader,
+        sendbuf: Array,
+        recvbuf: Array,
+        reducer: Reducer | None = None,
+        *,
+        stage: int,
+    ) -> bool:
+        step_base = stage * STAGE
         try:
             self._turn = header.epoch, header.position
             links = self._hub.links  # this epoch's: a later one has another dictionary
-            self._hub.progress.step = stage * STAGE - 1  # behind the last step before
+            self._hub.progress.step = (
+                step_base + schedule.first_tag - 1
+            )  # behind the last step before
             if not self._ensure_links(schedule, links, header.epoch):
                 return False
             if self._unread is not None:
                 links = {**links, self._unread.rank: self._unread}
-            if recvbuf.dtype.kind == "V":
-                sendbuf, recvbuf = (a.view(as_executed(a.dtype)) for a in (sendbuf, recvbuf))
             self._executor.run(
                 schedule,
                 links,
@@ -391,12 +461,85 @@ class DataPlane:
                 sendbuf=sendbuf,
                 recvbuf=recvbuf,
                 reducer=reducer,
-                step_base=stage * STAGE,
+                step_base=step_base,
             )
         except (Interrupted, LinkLost, SignatureMismatch) as fault:
             self._tell(fault, header.epoch)
             return False
         return True
+
+    def direct_call(
+        self,
+        segment: HostSegment,
+        header: CallHeader,
+        schedule: Schedule,
+        dtype: AnyDtype,
+        reducer: Reducer | None,
+    ) -> DirectCall:
+        """Calls of a direct schedule, to be run by `run_direct`."""
+        assert segment.core is not None, "the ranks share it"
+        return DirectCall(
+            segment.core, segment.ranks, header.suffix, schedule, dtype, reducer, self._quiet
+        )
+
+    def run_direct(
+        self,
+        call: DirectCall,
+        header: CallHeader,
+        sendbuf: Array,
+        recvbuf: Array,
+        out: Array | None = None,
+        *,
+        stage: int = 0,
+        step: int = 0,
+    ) -> bool:
+        """Like `run`, for a direct schedule in the segment of this epoch, a step of the stage.
+
+        `out` is filled like `recvbuf`, even if the call is not completed then.
+        """
+        self._turn = header[:2]
+        self._hub.progress.step = stage * STAGE + step
+        try:
+            call.run(sendbuf, recvbuf, header, stage ^ self._words[STEP], out)
+        except (Interrupted, LinkLost, SignatureMismatch) as fault:
+            self._tell(fault, header.epoch)
+            return False
+        return True
+
+    def note_turn(self, epoch: int, position: Position) -> None:
+        """A call is being executed there."""
+        self._turn = epoch, position
+
+    def run_repeated(self, status: int, call: DirectCall, header: CallHeader) -> None:
+        """Act on the status of a repeated call that was not completed."""
+        self.note_turn(*header[:2])
+        try:
+            call.refuse(status, header)
+        except (Interrupted, LinkLost, SignatureMismatch) as fault:
+            self._tell(fault, header.epoch)
+
+    def note_broadcast(self, signature: bytes, epoch: int) -> None:
+        """A broadcast has been executed, which proves nothing to its root."""
+        with self._hub.lock:  # a plan begins anew
+            if epoch == self._words[EPOCH]:
+                self._words[STEP] = zlib.crc32(signature, self._words[STEP])
+
+    def _segment(self, epoch: int) -> HostSegment | None:
+        """Wait until it is decided whether this host has a segment; None if the epoch ended."""
+        hub = self._hub
+        while True:
+            segment = hub.segment
+            if segment is not None and segment.epoch == epoch:
+                hub.close_retired()  # a link of an older epoch holds the whole segment of that one
+                return segment
+            hub.wake.clear()
+            segment = hub.segment
+            if segment is None and (hub.interrupt.is_set or self._must_ask(epoch)):
+                return None
+            if segment is None:
+                hub.sleep()
+            elif segment.epoch != epoch:
+                return None
 
     def run_moves(
         self,
@@ -415,38 +558,14 @@ class DataPlane:
             self._linked, self._linked_for = links, schedule
         self._turn = header[:2]
         try:
-            self._executor.run_moves(moves, links, header, sendbuf, recvbuf, reducer)
+            if schedule.rounds:
+                self._executor.run(schedule, links, header, sendbuf, recvbuf, reducer)
+            else:
+                self._executor.run_moves(moves, links, header, sendbuf, recvbuf, reducer)
         except (Interrupted, LinkLost, SignatureMismatch) as fault:
             self._tell(fault, header.epoch)
             return False
         return True
-
-    def run_in_shared_window(
-        self, header: CallHeader, sendbuf: Array, form: CollectiveSpec, memory: SharedWindow
-    ) -> Array | None:
-        """Like `run`, for a call that has shared memory; its result, or None."""
-        schedule, links = form.schedule, self._hub.links
-        assert schedule is not None, "calls of one schedule"
-        assert form.reducer is not None, "which reduce"
-        self._turn = header[:2]
-        try:
-            self._hub.progress.step = -1
-            if not self._ensure_links(schedule, links, header.epoch):
-                return None
-            places = self.shared_window.places(form, memory)
-            result = self._executor.run_in_shared_window(
-                schedule,
-                links,
-                header=header,
-                sendbuf=sendbuf.view(as_executed(sendbuf.dtype)),
-                places=places,
-                reducer=form.reducer,
-            )
-        except (Interrupted, LinkLost, SignatureMismatch) as fault:
-            self._tell(fault, header.epoch)
-            return None
-        self.shared_window.give_back(places)
-        return in_result_dtype(form, result)
 
     def persistent_moves(self, form: CollectiveSpec) -> tuple[Move, ...] | None:
         """The moves of a form that `run_moves` takes, else None."""
@@ -469,10 +588,11 @@ class DataPlane:
         missing = [rank for rank in schedule.peers if rank not in links]
         if not missing:
             return True
-        hub.close_retired()
         own, grouping = self._view.rank, self._view.grouping
         self._executor.waiter.spins = spins_before_sleep(grouping.count(grouping[own]))
         self._control.driver.request_links(epoch, [rank for rank in missing if rank > own])
+        if self._segment(epoch) is None:  # before it is decided there is no link within a host
+            return False
         hub.progress.since = time.monotonic()
         try:
             while missing:

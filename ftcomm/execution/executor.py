@@ -22,17 +22,17 @@ from ftcomm.collectives.schedules.schedule import (
     Schedule,
     Step,
 )
+from ftcomm.core import ExchangeFrames, exchange_of_frames
 from ftcomm.execution.fp_errors import IgnoredFpErrors
+from ftcomm.execution.frames import Frames, frames_of
 from ftcomm.execution.header_check import CallHeader, check_header
 from ftcomm.execution.transfers import NO_SIGNAL, Incoming, Outgoing, Probe, byte_view
 from ftcomm.protocol.frame_header import (
     DATA_FRAME,
-    FLAGS_AT,
     FRAME_MAGIC,
     HEADER_BYTES,
     PREFIX,
     PREFIX_BYTES,
-    SHARED_RESULT_FLAG,
 )
 from ftcomm.requests.request import NOTHING
 from ftcomm.transport.interruptions import Interrupted, LinkLost
@@ -45,6 +45,7 @@ from ftcomm.transport.waker import Waker
 SMALL_BYTES = 256 * 1024
 assert SMALL_BYTES <= REDUCE_SEGMENT_BYTES, "a small step is one segment"
 
+FRAMES_KEPT = 128  # schedules, of which each round has a table
 MOVES_KEPT = 8192  # schedules and their steps; about 4 MB
 NO_REDUCTION, INCOMING_FIRST = Reduce.NONE, Reduce.INCOMING_FIRST  # looked up once
 _Given = tuple[Mapping[int, Link], CallHeader, Array, Array, Reducer | None]
@@ -167,6 +168,9 @@ class Executor:
         self._moves = Moves(self._small)
         self._quiet = IgnoredFpErrors()
         self._scratch = ScratchBuffer()
+        self._exchange: ExchangeFrames | None = None
+        self._frames: dict[tuple[Schedule, int], tuple[Frames, ...]] = {}  # on `_framed`
+        self._framed: Mapping[int, Link] = {}
         # of the call that is running
         self._links: Mapping[int, Link] = {}
         self._source: Array = NOTHING
@@ -177,11 +181,11 @@ class Executor:
         self,
         schedule: Schedule,
         links: Mapping[int, Link],
-        *,
         header: CallHeader,
         sendbuf: Array,
         recvbuf: Array,
         reducer: Reducer | None = None,
+        *,
         step_base: int = 0,
     ) -> None:
         """Execute one collective.
@@ -193,7 +197,7 @@ class Executor:
             sendbuf: this rank's input: 1-D, contiguous, native byte order; never written.
             recvbuf: the result's place, `schedule.recvbuf_count` elements of the same dtype.  Where
                 the schedule reads no source, or is a broadcast, `sendbuf` may be `recvbuf`.
-            reducer: for reducing kinds.
+            reducer: for reducing kinds; to `finish` is the caller's.
             step_base: added to every step's number, for calls of several schedules.
 
         Raises:
@@ -201,7 +205,8 @@ class Executor:
             LinkLost: a link is of no more use.
             SignatureMismatch: a peer runs something else.
         """
-        self._guarded((links, header, sendbuf, recvbuf, reducer), self._run, schedule, step_base)
+        body = self._run_rounds if schedule.rounds else self._run
+        self._guarded((links, header, sendbuf, recvbuf, reducer), body, schedule, step_base)
 
     def run_moves(
         self,
@@ -283,15 +288,74 @@ class Executor:
             for copy in schedule.copies:  # first: a step may send on what was copied
                 end = copy.work_lo + copy.source_hi - copy.source_lo
                 recvbuf[copy.work_lo : end] = sendbuf[copy.source_lo : copy.source_hi]
-        for move in self._moves.of(schedule, recvbuf.dtype):
+        self._run_steps(schedule, step_base)
+
+    def _run_steps(self, schedule: Schedule, step_base: int) -> None:
+        for move in self._moves.of(schedule, self._work.dtype):
             tag = move.step.tag + step_base
             self._prepare(move, tag)
             if move.small and self.probe is None:
                 self._small_step(move, tag)
             else:
                 self._large_step(move.step, tag)
-        if self._reducer is not None:
-            self._reducer.finish(recvbuf, schedule.world_size)
+
+    # --- direct exchanges -------------------------------------------------------------------------
+
+    def _run_rounds(self, schedule: Schedule, step_base: int) -> None:
+        sendbuf, recvbuf, reducer = self._source, self._work, self._reducer
+        assert reducer is not None, "a reduction"
+        size = recvbuf.itemsize
+        memory = self._scratch.take(schedule.rounds[0].row * schedule.world_size * size)
+        rows = memory.view(recvbuf.dtype)
+        together = self._frames_of(schedule, size)
+        for number, one in enumerate(schedule.rounds):
+            if together and len(together[number].table):
+                self._move(together[number], sendbuf, recvbuf, memory, step_base)
+            else:
+                self._source, self._work = sendbuf, rows
+                self._run_steps(one.gather, step_base)
+                self._source = self._work = recvbuf
+                self._run_steps(one.spread, step_base)
+            operands = one.operands(sendbuf, rows)
+            reducer.fold(operands, recvbuf[one.lo : one.hi])
+
+    def _frames_of(self, schedule: Schedule, size: int) -> tuple[Frames, ...]:
+        """The frames of each round that the compiled core moves at once; none where it cannot."""
+        if self.probe is not None:
+            return ()
+        if self._framed is not self._links or len(self._frames) >= FRAMES_KEPT:
+            self._framed, self._frames = self._links, {}
+        frames = self._frames.get((schedule, size))
+        if frames is None:
+            self._exchange = exchange_of_frames()
+            given = schedule.rounds if self._exchange is not None else ()
+            frames = frames_of(given, self._links, schedule.peers, size)
+            self._frames[schedule, size] = frames
+        return frames
+
+    def _move(
+        self, frames: Frames, sendbuf: Array, recvbuf: Array, rows: Array, step_base: int
+    ) -> None:
+        """Move the frames of a round until all are whole."""
+        exchange = self._exchange
+        assert exchange is not None, "there are frames"
+        epoch, (branch, version, seqno), _ = self._call
+        fields = (0, epoch, branch, version, seqno, step_base, 0)
+        PREFIX.pack_into(self._head, 0, FRAME_MAGIC, DATA_FRAME, *fields)
+        progress, waiter = self.progress, self.waiter
+        progress.step = step_base + frames.tag
+        try:
+            while end := exchange(frames.table, self._head, sendbuf, recvbuf, rows, waiter.spins):
+                if end[0] >= 0:
+                    frames.refuse(*end, self._call, step_base)
+                tag, masks, peers = frames.awaited()
+                progress.step = step_base + tag
+                waiter.wait_for(masks, peers)
+        except BaseException:
+            self._frames = {}  # these stopped anywhere
+            raise
+        if self._waker.is_set:
+            raise Interrupted
 
     def _prepare(self, move: Move, tag: int) -> None:
         """Make the header to send and the one that is expected."""
@@ -308,10 +372,7 @@ class Executor:
     def _accept(self, rank: int, tag: int, length: int) -> None:
         """Judge the header at the beginning of the small buffer."""
         if not self._small.startswith(self._expected):
-            shared_window = bool(self._expected[FLAGS_AT] & SHARED_RESULT_FLAG)
-            check_header(
-                self._small_view, rank, self._call, tag, length, shared_window=shared_window
-            )
+            check_header(self._small_view, rank, self._call, tag, length)
 
     # --- small steps ------------------------------------------------------------------------------
 

@@ -42,10 +42,8 @@ def check_header(
     raw: bytes | bytearray | memoryview,
     rank: int,
     call: CallHeader,
-    step: int,
+    step: int | None,
     length: int,
-    *,
-    shared_window: bool | None = False,
 ) -> FrameHeader:
     """Accept the frame of rank `rank` or say what is wrong with it.
 
@@ -55,13 +53,11 @@ def check_header(
         raw: at least a header.
         rank: the peer.
         call: what all frames of the call say.
-        step: of the schedule.
+        step: of the schedule; None where any will do.
         length: of the payload.
-        shared_window: whether the frame must say that the result is made in shared window; None: it
-            may.
 
     Returns:
-        What it says; `shared_window` is news.
+        What it says.
 
     Raises:
         SignatureMismatch: the peer runs another collective, or is at another position.
@@ -75,13 +71,10 @@ def check_header(
         raise LinkLost(rank, f"frame of epoch {theirs.epoch} in epoch {call.epoch}")
     if theirs.position != call.position or theirs.signature != call.suffix[:SIGNATURE_BYTES]:
         raise SignatureMismatch(rank, theirs.position, theirs.signature, theirs.site)
-    if (theirs.step, theirs.length) != (step, length):
+    if theirs.length != length or step not in (None, theirs.step):
         raise LinkLost(
             rank,
             f"frame of step {theirs.step} with {theirs.length} bytes, "
             f"expected step {step} with {length}",
         )
-    if shared_window is not None and theirs.shared_window != shared_window:
-        said = "in shared window" if theirs.shared_window else "in a place of each rank's own"
-        raise LinkLost(rank, f"frame of a result that is made {said}, which was not expected")
     return theirs

@@ -9,7 +9,7 @@ from ftcomm.api.outputs import Result, as_number
 from ftcomm.api.session import Session
 from ftcomm.collectives.op_argument import needs_whole
 from ftcomm.config.deadline import Limit
-from ftcomm.config.plurals import counted
+from ftcomm.config.plurals import counted, kind_of
 from ftcomm.errors import LogLimitError
 from ftcomm.memory.pool import Array
 from ftcomm.nonblocking.buckets import Bucket, cut
@@ -111,8 +111,8 @@ def _checked_bytes(bucket_bytes: Any) -> int:
     try:
         nbytes = operator.index(bucket_bytes)
     except TypeError:
-        name = type(bucket_bytes).__name__
-        raise TypeError(f"bucket_bytes is a {name}, must be a whole number of bytes") from None
+        kind = kind_of(bucket_bytes)
+        raise TypeError(f"bucket_bytes is {kind}, must be a whole number of bytes") from None
     if nbytes < 1:
         raise ValueError(f"bucket_bytes is {nbytes}, must be at least 1")
     return nbytes

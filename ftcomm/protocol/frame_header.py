@@ -20,11 +20,9 @@ from ftcomm.protocol.signature import SIGNATURE_BYTES, SITE_BYTES
 
 FRAME_MAGIC = 0xF7C1  # the low byte is the version of this layout
 DATA_FRAME = 1
-SHARED_RESULT_FLAG = 1  # the result of this call lies in a shared window
 
 PREFIX = struct.Struct("<HBBIIiIIQ")
 PREFIX_BYTES = 32
-FLAGS_AT = 3
 SUFFIX_BYTES = SIGNATURE_BYTES + SITE_BYTES
 HEADER_BYTES = PREFIX_BYTES + SUFFIX_BYTES
 COMPARED_BYTES = PREFIX_BYTES + SIGNATURE_BYTES  # the call site may differ between ranks
@@ -42,7 +40,6 @@ class FrameHeader(NamedTuple):
     length: int
     signature: bytes
     site: str
-    shared_window: bool = False
 
 
 def make_suffix(signature: bytes, site: str) -> bytes:
@@ -53,17 +50,15 @@ def make_suffix(signature: bytes, site: str) -> bytes:
     return signature + text.ljust(SITE_BYTES, b"\0")
 
 
-def pack_prefix(epoch: int, position: Position, step: int, length: int, *, flags: int = 0) -> bytes:
+def pack_prefix(epoch: int, position: Position, step: int, length: int) -> bytes:
     """The 32 bytes in front of the suffix."""
     branch, version, seqno = position
-    return PREFIX.pack(FRAME_MAGIC, DATA_FRAME, flags, epoch, branch, version, seqno, step, length)
+    return PREFIX.pack(FRAME_MAGIC, DATA_FRAME, 0, epoch, branch, version, seqno, step, length)
 
 
 def pack_header(header: FrameHeader) -> bytes:
     """All 104 bytes; `unpack_header` is the inverse."""
-    epoch, position, step, length = header[:4]
-    flags = SHARED_RESULT_FLAG if header.shared_window else 0
-    prefix = pack_prefix(epoch, position, step, length, flags=flags)
+    prefix = pack_prefix(*header[:4])
     return prefix + make_suffix(header.signature, header.site)
 
 
@@ -79,7 +74,7 @@ def unpack_header(raw: bytes | bytearray | memoryview) -> FrameHeader:
     magic, kind, flags, epoch, branch, version, seqno, step, length = fields
     if magic != FRAME_MAGIC:
         raise ProtocolError(f"data frame begins with {magic:#06x}, expected {FRAME_MAGIC:#06x}")
-    if kind != DATA_FRAME or flags & ~SHARED_RESULT_FLAG:
+    if kind != DATA_FRAME or flags:
         raise ProtocolError(f"data frame of unknown kind {kind} or flags {flags:#x}")
     if length > MAX_PAYLOAD:
         raise ProtocolError(f"data frame claims {length} bytes, the limit is {MAX_PAYLOAD}")
@@ -87,5 +82,4 @@ def unpack_header(raw: bytes | bytearray | memoryview) -> FrameHeader:
     site = bytes(raw[COMPARED_BYTES:HEADER_BYTES]).rstrip(b"\0").decode("ascii", "replace")
     site = site.replace("\ufffd", "?")  # the mark that `make_suffix` writes for such letters
     position = Position(branch, version, seqno)
-    shared_window = bool(flags & SHARED_RESULT_FLAG)
-    return FrameHeader(epoch, position, step, length, signature, site, shared_window)
+    return FrameHeader(epoch, position, step, length, signature, site)

@@ -42,7 +42,7 @@ ROLES = {
     "data": 3,
     "fetch": 4,
     "relay": 5,
-    "common": 6,
+    "segment": 6,
     "prefetch": 7,
     "part": 8,
     "messages": 9,

@@ -3,7 +3,7 @@
 By rank, the number of its host.  Hosts are numbered zone by zone, and zones and the hosts of one in
 the order of their lowest ranks, so that no name enters.  It is journalled when the group forms and
 never changes, wherever a later incarnation of a rank runs: who keeps what, and the bits of
-hierarchical collectives, follow from it (rules R3, R5).
+reductions, follow from it (rules R3, R5).
 """
 
 import functools
@@ -32,6 +32,7 @@ def is_grouping(numbers: Sequence[int]) -> bool:
     return set(numbers) == set(range(len(set(numbers))))
 
 
+@functools.lru_cache(maxsize=8)  # a job has one grouping
 def members_of(grouping: Grouping) -> tuple[tuple[int, ...], ...]:
     """By host, its ranks, ascending."""
     groups: dict[int, list[int]] = {}
@@ -40,21 +41,30 @@ def members_of(grouping: Grouping) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(groups[host]) for host in sorted(groups))
 
 
-@functools.lru_cache(maxsize=8)  # a job has one grouping, and each choice of algorithm asks
-def is_hierarchical(grouping: Grouping) -> bool:
-    """Several hosts, several ranks on one of them, and none too small beside the largest.
-
-    Anything else is flat.  Too small is a host whose ranks, each standing for several of the
-    largest host's, would have more steps between hosts than a ring of all ranks has.
-    """
-    sizes = Counter(grouping).values()
-    if not 1 < len(sizes) < len(grouping):
-        return False
-    stands_for = -(-max(sizes) // min(sizes))
-    return stands_for * (len(sizes) - 1) < len(grouping)
+def is_one_host(grouping: Grouping) -> bool:
+    """Tell whether all ranks share a host; nothing is known of an empty grouping."""
+    return bool(grouping) and not any(grouping)
 
 
-def are_neighbours(grouping: Grouping) -> bool:
-    """Tell whether the ranks of each host follow one another."""
-    places = grouping_of([str(host) for host in grouping])
-    return list(places) == sorted(places)
+def has_two_levels(grouping: Grouping) -> bool:
+    """Tell whether there are several hosts, and several ranks on one of them."""
+    return 1 < len(set(grouping)) < len(grouping)
+
+
+@functools.lru_cache(maxsize=8)
+def largest_level(grouping: Grouping, world_size: int) -> int:
+    """The most ranks that meet in an exchange: on one host, or one rank of each host."""
+    if not has_two_levels(grouping):
+        return world_size
+    return max(len(set(grouping)), *Counter(grouping).values())
+
+
+def ranks_by_host(grouping: Sequence[int], first: int = 0) -> tuple[int, ...]:
+    """All ranks from `first` on: those of its host, then host by host, and ascending in each."""
+    hosts = len(set(grouping))
+    return tuple(
+        sorted(
+            range(len(grouping)),
+            key=lambda rank: ((grouping[rank] - grouping[first]) % hosts, rank != first, rank),
+        )
+    )

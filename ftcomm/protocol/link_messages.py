@@ -7,7 +7,6 @@ from typing import Annotated
 from ftcomm.protocol.field_types import (
     MAX_TAGS,
     U32,
-    Blob,
     DtypeCode,
     InputDigests,
     ItemBytes,
@@ -37,14 +36,13 @@ class Relayed:
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """A step towards a shared segment, or `failure` says why there is none.
+    """A step towards the segment of a host, or `failure` says why there is none.
 
-    From the dialler with the segment's descriptor, then from the listener, each with the nonce that
-    it wrote into the segment; the last, from the dialler, has none: what it says holds for both.
+    `rings_only`: no call is executed in it, because the sender needs links, or any rank does.
     """
 
-    nonce: Blob = b""
     failure: Prose = ""
+    rings_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)

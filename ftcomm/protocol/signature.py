@@ -19,6 +19,10 @@ SITE_BYTES = 24
 _DTYPE_AT, _WIRE_AT, _TAG_AT = 2, 7, 40  # of the 48 bytes
 _LOG_SHIFT = 4  # the byte of the wire format has the log mode in its upper half
 MAX_NAMED_DIMS = 4  # more dimensions are compared by digest and shown as a number
+USUAL_CAUSE = (  # of a process that differs from its earlier one
+    "the usual cause is a variable, an optimizer or a random generator that is not in the"
+    " checkpoint: add it to the state"
+)
 
 _LAYOUT = struct.Struct("<BBBBhBBQ4IQQ")
 assert _LAYOUT.size == SIGNATURE_BYTES
@@ -91,11 +95,10 @@ class Algorithm(enum.IntEnum):
     AUTO = 0
     RING = 1
     RECURSIVE_DOUBLING = 2
-    BINOMIAL = 3
-    HALVING_DOUBLING = 4
+    TREE = 3
     CHAIN = 5
-    HIERARCHICAL = 6
     PAIRWISE = 7
+    DIRECT = 8
 
 
 class Wire(enum.IntEnum):

@@ -9,7 +9,7 @@ the section which takes a report.
 from typing import Any
 
 from ftcomm.protocol.messages import CallMade, Calls, Plan, Report
-from ftcomm.protocol.position import PRELUDE, START, Position
+from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm.recovery.checkpoint_store import CheckpointStore
 from ftcomm.recovery.epoch_view import EpochView
@@ -17,6 +17,7 @@ from ftcomm.recovery.recent_calls import NO_CALL, Called, RecentCalls
 from ftcomm.recovery.result_log import LogEntry, ResultLog
 from ftcomm.recovery.states import Checkpoint, Completion, NextStep, WorkerState
 from ftcomm.recovery.tracker_contact import TrackerContact
+from ftcomm.recovery.unasked_calls import EPOCH, LATEST_S, SEQNO, STEP, UNTIL_NS
 
 _CLOSE = bytes([Kind.CLOSE])  # what a signature of close() begins with
 _CHECKPOINT = bytes([Kind.CHECKPOINT])  # what a signature of checkpoint() begins with
@@ -40,17 +41,47 @@ class CallProgress:
         self._contact = contact
         self._log = log
         self._checkpoints = checkpoints
-        self.position = START  # the collective that this worker completes next
         self.prelude_length = -1  # calls before `load_checkpoint`, -1 while that is not known
         self.closed = False  # the close collective is complete here
-        self.call = NO_CALL  # the call in flight, `NO_CALL` outside of one
         self.recent = RecentCalls()  # the calls completed last
-        self._note_call = self.recent.note  # bound once: every small call pays for it
         self.loaded = PRELUDE  # the version that `load_checkpoint` returned, `PRELUDE` before that
         self.replayed = 0  # results replayed in the present epoch
-        # Nothing has been received or done since a call was completed that the next one might have
-        # to heed.  That one may be executed without asking, and be completed by `complete_next`.
-        self.is_quiescent = False
+
+    @property
+    def position(self) -> Position:
+        """The collective that this worker completes next."""
+        return self._log.unasked.position
+
+    @position.setter
+    def position(self, position: Position) -> None:
+        self._log.unasked.position = position
+
+    @property
+    def call(self) -> Called:
+        """The call in flight, `NO_CALL` outside of one."""
+        return self._log.unasked.call
+
+    @call.setter
+    def call(self, call: Called) -> None:
+        self._log.unasked.asking = call
+
+    @property
+    def is_quiescent(self) -> bool:
+        """Nothing was received or done since a call was completed that the next one may heed.
+
+        That one may be executed without asking, and be completed by the core or `complete_next`.
+        """
+        return self._log.unasked.words[UNTIL_NS] > 0
+
+    @is_quiescent.setter
+    def is_quiescent(self, value: bool) -> None:
+        until = min(max(self._contact.confirm_after, 0.0), LATEST_S) if value else 0
+        self._log.unasked.words[UNTIL_NS] = int(until * 1e9)
+
+    def absorb(self) -> None:
+        """Take in the calls that were completed without asking; none is completed meanwhile."""
+        for called in self._log.unasked.absorb():
+            self.recent.note(called)
 
     # --- asking -------------------------------------------------------------------------------
 
@@ -190,16 +221,19 @@ class CallProgress:
         Returns:
             values that the log released; None: it is not quiescent, and nothing was done.
         """
-        if not self.is_quiescent or now > self._contact.confirm_after:
+        unasked = self._log.unasked
+        if not unasked.words[UNTIL_NS] or now > self._contact.confirm_after:
             return None
-        position, dropped = self.position, []
+        if unasked.calls:
+            self.absorb()
+        position, dropped = unasked.position, []
         if synchronising:
             dropped = self._log.succeed(position, entry)
         else:
             self._log.follow(position, entry)
-        self.position = position.next()
-        self._note_call(self.call)
-        self.call = NO_CALL
+        unasked.words[SEQNO] += 1
+        self.recent.note(unasked.asking)
+        unasked.asking = NO_CALL
         return dropped
 
     @property
@@ -227,7 +261,10 @@ class CallProgress:
         if refusal is not None:
             return refusal, []
         stable = self._log.prove_stable(self.position)
-        return Completion.DONE, [*stable, *self._commit_tentative()]
+        dropped = [*stable, *self._commit_tentative()]
+        self._log.begin_version(self.position.version)
+        self.is_quiescent = self._nothing_to_heed
+        return Completion.DONE, dropped
 
     def complete_close(self, epoch: int, entry: LogEntry, *, now: float) -> Completion:
         """Complete the close collective; this rank goes on serving until all have closed."""
@@ -266,6 +303,8 @@ class CallProgress:
     def take_plan(self, plan: Plan) -> None:
         """Go on as `plan` says: the tentative version is committed, or made again."""
         self.prelude_length = plan.prelude_length
+        words = self._log.unasked.words
+        words[EPOCH], words[STEP] = plan.epoch, 0
         self.replayed = 0
         tentative, locals_ = self._checkpoints.tentative, self._checkpoints.locals
         if tentative is not None and tentative.version == plan.commit:

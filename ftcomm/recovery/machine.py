@@ -132,7 +132,7 @@ class WorkerMachine:
 
     def handle(self, event: Event, *, now: float) -> list[Effect]:
         """Take one event; return what the driver must do, in order."""
-        self.progress.is_quiescent = False
+        self.freeze()
         if self.view.is_over and not isinstance(event, Attached):
             return []
         match event:
@@ -177,6 +177,11 @@ class WorkerMachine:
         self.view.check_invariants()
         self.checkpoints.check_invariants(self.progress.position, self.view.rank)
         return effects
+
+    def freeze(self) -> None:
+        """Have calls ask from now on, and take in those that were completed without asking."""
+        self.progress.is_quiescent = False
+        self.progress.absorb()
 
     def on_message(self, message: Any, now: float) -> list[Effect]:
         """Dispatch a message of the tracker."""

@@ -21,9 +21,7 @@ from ftcomm.protocol.durable.store_messages import (
     WriteFailed,
     WriteObjects,
 )
-from ftcomm.protocol.messages import (
-    WorkerMessage,
-)
+from ftcomm.protocol.messages import WorkerMessage
 from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.recovery.checkpoint_store import CheckpointStore
 from ftcomm.recovery.epoch_view import EpochView
@@ -156,7 +154,8 @@ class MarkedVersions:
     def must_tell_next(self) -> bool:
         """True if the committed checkpoint follows one for the store, and nobody has said so."""
         checkpoint = self._checkpoints.committed
-        if checkpoint is None or not any(checkpoint.digest):  # fetched, or lazy: not compared
+        # Not compared: one that was fetched or is lazy, or that another run may compute otherwise.
+        if checkpoint is None or not any(checkpoint.digest) or self._log.copies.made_last:
             return False
         before = checkpoint.version - 1
         is_for_the_store = before > 0 and (before in self.held or before == self.durable)

@@ -18,6 +18,7 @@ from ftcomm.protocol.position import PRELUDE, START, Position, PositionRange
 from ftcomm.recovery.contributions.contribution_log import ContributionLog
 from ftcomm.recovery.copies.copy_store import CopyStore
 from ftcomm.recovery.replica_placement import is_replica_holder
+from ftcomm.recovery.unasked_calls import KEPT_ROOM, UnaskedCalls
 
 GAPS_BETWEEN_COUNTS = 1024  # results that go from between others; each makes a run or two
 _NOTHING = Position(0, PRELUDE - 1, 0)  # below all positions
@@ -48,32 +49,45 @@ class KeptByAll:
     so that every member counts alike.
     """
 
-    __slots__ = ("_closed", "_prelude_end", "_spent", "end", "limit", "version")
+    __slots__ = ("_closed", "_limit", "_prelude_end", "_unasked", "end", "version")
 
-    def __init__(self, limit: int = 0) -> None:
-        self.limit = limit  # bytes of each budget; 0 keeps nothing beyond rule R3
+    def __init__(self, unasked: UnaskedCalls) -> None:
+        self._limit = 0  # bytes of each budget; 0 keeps nothing beyond rule R3
         self.version = PRELUDE  # of the newest result that was passed
-        self._spent = 0  # of the budget of this version
+        self._unasked = unasked  # has what this version's budget has left, and takes of it
         self.end = 0  # the sequence number behind the last that is kept, in this version
         self._closed = False
         self._prelude_end = 0  # `end` of it, where this version is a later one
 
+    def set_limit(self, limit: int) -> None:
+        """Fix the bytes of each budget."""
+        if not self._closed:
+            self._unasked.words[KEPT_ROOM] += limit - self._limit
+        self._limit = limit
+
     def passed(self, position: Position, nbytes: int) -> None:
         """This member has the result of `position`, and has passed all before it."""
         if position.version != self.version:
-            self._begin(position.version)
+            self.begin(position.version)
         if nbytes > KEEP_BY_ALL_BYTES or self._closed:
             return
-        self._spent += nbytes + ENTRY_BYTES
-        if self._spent > self.limit:
-            self._closed = True
+        room = self._unasked.words[KEPT_ROOM] - nbytes - ENTRY_BYTES
+        if room < 0:
+            self._close()
         else:
+            self._unasked.words[KEPT_ROOM] = room
             self.end = position.seqno + 1
 
-    def _begin(self, version: int) -> None:
+    def begin(self, version: int) -> None:
+        """Count the results of another version from now on."""
         if self.version == PRELUDE:
             self._prelude_end = self.end
-        self.version, self._spent, self.end, self._closed = version, 0, 0, False
+        self.version, self.end, self._closed = version, 0, False
+        self._unasked.words[KEPT_ROOM] = self._limit
+
+    def _close(self) -> None:
+        self._closed = True
+        self._unasked.words[KEPT_ROOM] = 0
 
     def keeps(self, position: Position, nbytes: int) -> bool:
         """Tell whether a given result stays here, independent of its replica holders."""
@@ -90,7 +104,7 @@ class KeptByAll:
 
     def end_at(self, position: Position) -> None:
         """Keep nothing more from `position` on, up to the end of this version."""
-        self._closed = True
+        self._close()
         if position.version == self.version:
             self.end = min(self.end, position.seqno)
         else:
@@ -107,6 +121,7 @@ class ResultLog:
         # Results that are of one rank each, its own and those that it holds for others.
         self.copies = CopyStore()
         self._entries: dict[Position, LogEntry] = {}
+        self.unasked = UnaskedCalls()  # more results, which calls have logged without asking
         self._unproven: list[Position] = []  # ordered: held, not yet known to be stable
         # What a report listed and a proof may release, stable or not; ordered, none of them above.
         self._pinned: list[Position] = []
@@ -114,22 +129,28 @@ class ResultLog:
         self._committed = PRELUDE
         self._index = 0
         self._stride = 1
-        self._by_all = KeptByAll()
+        self._by_all = KeptByAll(self.unasked)
         self._pinned_to: Position | None = None  # what a report listed is not beyond this
         self._gaps = 0  # results that went since runs were counted
 
     def set_keeping(self, index: int, stride: int, keep_by_all: int = 0) -> None:
         """Fix this member's share, as `replica_holders` computes it from the job's keep order."""
         self._index, self._stride = index, stride
-        self._by_all.limit = keep_by_all
+        self._by_all.set_limit(keep_by_all)
 
     def get(self, position: Position) -> LogEntry | None:
         """The result of `position`, if held."""
-        return self._entries.get(position)
+        found: LogEntry | None = self._entries.get(position) or self.unasked.get(position)
+        return found
+
+    def begin_version(self, version: int) -> None:
+        """This member has passed all results of earlier versions."""
+        if self._by_all.version != version:
+            self._by_all.begin(version)
 
     def add(self, position: Position, entry: LogEntry) -> None:
         """Hold a result, executed or fetched: both fall under the same rule."""
-        if position in self._entries or self._is_outdated(position):
+        if self._is_outdated(position) or self.get(position) is not None:
             return
         self._entries[position] = entry
         if not self._unproven or position > self._unproven[-1]:
@@ -190,11 +211,13 @@ class ResultLog:
         self._unproven = [p for p in self._unproven if not self._is_outdated(p)]
         self._pinned = [p for p in self._pinned if not self._is_outdated(p)]
         released = [self._entries.pop(position).value for position in outdated]
+        self.unasked.commit(self._committed)
         return released + self.contributions.commit(version) + self.copies.commit(version)
 
     def forget(self) -> None:
         """Release what was read for another job: this process has had no plan of it."""
         self._entries.clear()
+        self.unasked.forget()
         self._unproven, self._pinned, self._pinned_to = [], [], None
 
     def pin(self) -> None:
@@ -223,11 +246,11 @@ class ResultLog:
         return self._runs_of(held)[:RUNS_OF_A_FRAME]
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.positions())
 
     def positions(self) -> list[Position]:
         """Positions held, in order."""
-        return sorted(self._entries)
+        return sorted([*self._entries, *self.unasked.positions()])
 
     def keeps(self, position: Position) -> bool:
         """Tell whether this member keeps a result, once stable, until its version is over."""
@@ -263,6 +286,7 @@ class ResultLog:
             position
             for position in held
             if pinned_to < position < self._stable_below
+            and position in self._entries
             and not is_replica_holder(self._index, position.seqno, self._stride)
         ]
 
@@ -274,8 +298,7 @@ class ResultLog:
         if kept == len(extras):
             return []
         goes = extras[max(kept, 0) :]
-        if goes:
-            self._by_all.end_at(goes[0])
+        self._by_all.end_at(goes[0] if goes else held[-1].next())
         return [self._entries.pop(position).value for position in goes]
 
     def _runs_of(self, positions: Iterable[Position]) -> tuple[PositionRange, ...]:

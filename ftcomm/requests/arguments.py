@@ -8,6 +8,7 @@ import numpy as np
 from ftcomm.collectives.bfloat16 import round_to_bfloat16
 from ftcomm.collectives.dtypes import AnyDtype, dtype_code, dtype_text
 from ftcomm.collectives.op_argument import Reduction
+from ftcomm.config.plurals import kind_of
 from ftcomm.memory.pool import Array
 from ftcomm.protocol.signature import (
     MAX_NAMED_DIMS,
@@ -28,15 +29,17 @@ _WIRES = {None: Wire.SAME, "bf16": Wire.BF16}
 
 
 def as_elements(x: Any) -> tuple[Array, tuple[int, ...]]:
-    """A user's argument as 1-D contiguous native elements, and its shape; copied only if needed.
+    """A user's argument as 1-D contiguous, aligned, native elements, and its shape.
+
+    It is copied only if needed.
 
     Raises:
         TypeError, ValueError: it is no array of plain elements, or would lose something as one.
     """
     array = x if type(x) is np.ndarray else _as_array(x)
     shape = array.shape
-    if not (array.flags.c_contiguous and array.dtype.isnative):
-        array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
+    if not (array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative):
+        array = np.require(array, array.dtype.newbyteorder("="), ("C", "A"))
     return array.reshape(-1), shape
 
 
@@ -65,7 +68,6 @@ def scalar_type(x: Any) -> Scalar:
 
 def _as_array(x: Any) -> Array:
     """Convert `x` with numpy, if the result represents all of it."""
-    kind = type(x).__name__
     if x is None:
         raise TypeError(
             "the input is None; pass an array: every rank needs one of the same dtype and shape, "
@@ -83,13 +85,13 @@ def _as_array(x: Any) -> Array:
         array = np.asarray(x)
     except ValueError as error:
         raise ValueError(
-            f"the input, a {kind}, does not become one array: {error}; make its parts equally "
+            f"the input, {kind_of(x)}, does not become one array: {error}; make its parts equally "
             "long, or use allgather_object"
         ) from None
     if array.dtype == object:
         raise TypeError(
-            f"the input is a {kind}, which numpy takes as dtype object, and dtype object is not "
-            "carried by collectives; make a dense array of numbers of it, or use allgather_object"
+            f"the input is {kind_of(x)}, which numpy takes as dtype object, which is not carried "
+            "by collectives; make a dense array of numbers of it, or use allgather_object"
         )
     return array
 
@@ -189,7 +191,7 @@ def check_memory(out: Any, *, strided: bool = False) -> None:
     if not isinstance(out, np.ndarray) or isinstance(out, np.ma.MaskedArray):
         is_tensor = type(out).__module__.split(".")[0] == "torch"
         remedy = ": pass ftcomm.torch.as_array(out), which is its memory" if is_tensor else ""
-        raise TypeError(f"out is a {type(out).__name__}, must be a numpy array{remedy}")
+        raise TypeError(f"out is {kind_of(out)}, must be a numpy array{remedy}")
     if not (strided or out.flags.c_contiguous):
         raise ValueError(
             f"out is not C-contiguous: its strides are {out.strides}; pass a contiguous array, and "
@@ -204,7 +206,7 @@ def checked_root(root: Any, world_size: int) -> int:
     try:
         rank = operator.index(root)
     except TypeError:
-        raise TypeError(f"root is a {type(root).__name__}, must be a rank") from None
+        raise TypeError(f"root is {kind_of(root)}, must be a rank") from None
     if not 0 <= rank < world_size:
         raise ValueError(f"root is {rank}, must be 0 to {world_size - 1}")
     return rank

@@ -78,9 +78,7 @@ _ALGORITHMS = {
     "auto": Algorithm.AUTO,
     "ring": Algorithm.RING,
     "recursive_doubling": Algorithm.RECURSIVE_DOUBLING,
-    "halving_doubling": Algorithm.HALVING_DOUBLING,
-    "hierarchical": Algorithm.HIERARCHICAL,
-    "binomial": Algorithm.BINOMIAL,
+    "tree": Algorithm.TREE,
     "chain": Algorithm.CHAIN,
 }
 
@@ -254,7 +252,11 @@ class RequestBuilder:
             wire=wire,
         )
         schedule = self._schedule(
-            Kind.ALLREDUCE, len(sendbuf), sendbuf.itemsize, algorithm=wish, whole=reducer.whole
+            Kind.ALLREDUCE,
+            len(sendbuf),
+            sendbuf.itemsize,
+            algorithm=wish,
+            whole=reducer.whole,
         )
         return make_form(
             kind,

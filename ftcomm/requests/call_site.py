@@ -1,5 +1,6 @@
 """Call sites: which line of the user's code made a call."""
 
+import contextlib
 import functools
 import sys
 from pathlib import Path
@@ -49,4 +50,15 @@ def _is_in_folder(file: str) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _text(file: str, line: int) -> str:
-    return f"{Path(file).name}:{line}"
+    return f"{cell_name(file) or Path(file).name}:{line}"
+
+
+def cell_name(file: str) -> str:
+    """``Cell In[3]`` for the file of a notebook's cell, which is a number of its text; else empty.
+
+    The notebook's own process alone can tell.
+    """
+    with contextlib.suppress(KeyError, AttributeError):  # no notebook, or one of another kind
+        label = sys.modules["IPython"].get_ipython().compile.format_code_name(file)
+        return " ".join(label or ())
+    return ""

@@ -45,7 +45,6 @@ from ftcomm.requests.request import (
 )
 
 _BYTE: AnyDtype = np.dtype(np.uint8)
-_OWN_ALGORITHMS = (Algorithm.AUTO, Algorithm.RING, Algorithm.HALVING_DOUBLING)
 Lend = Callable[[int, AnyDtype], Array]
 
 
@@ -127,18 +126,13 @@ class ContributedBuilder:
         reducer = self._builder.reducer_of(op, sendbuf, shape, None)
         width, extents = math.prod(shape[1:]), extents_of(rows)
         bounds = (0, *(hi * width for _, hi in extents))
-        schedule = reduce_scatter_schedule(
-            self._size,
-            self._rank,
-            bounds,
-            sendbuf.itemsize,
-            wish,
-            function=not isinstance(op, str),
-        )
+        schedule = reduce_scatter_schedule(self._size, self._rank, bounds)
         own = slice(bounds[self._rank], bounds[self._rank + 1])
 
         def combine(parts: list[Array]) -> Array:
-            return combine_parts([schedule], parts, reducer, bounds, self._rank)
+            return combine_parts(
+                parts, reducer, bounds[self._rank + 1] - bounds[self._rank], self._rank
+            )
 
         return make_form(
             Kind.REDUCE_SCATTER,
@@ -412,10 +406,9 @@ def _log_of_reduction(
 def _own_algorithm(name: str | None) -> Algorithm:
     """The algorithm of a reduction whose results are of one rank each; raises ValueError."""
     wish = algorithm_named(name)
-    if wish not in _OWN_ALGORITHMS:
+    if wish not in (Algorithm.AUTO, Algorithm.RING):
         raise ValueError(
-            f"algorithm {name} gives every rank the whole result; use ring or halving_doubling, or"
-            " log='whole'"
+            f"algorithm {name} gives every rank the whole result; use ring, or log='whole'"
         )
     return wish
 

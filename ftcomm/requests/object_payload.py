@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ftcomm.collectives.dtypes import AnyDtype, dtype_code, dtype_of
-from ftcomm.config.plurals import counted
+from ftcomm.config.plurals import counted, kind_of
 from ftcomm.errors import ProtocolError
 from ftcomm.memory.pool import Array
 from ftcomm.protocol.field_types import MAX_DIMS
@@ -34,7 +34,7 @@ def listed_parts(parts: Any, world_size: int, kind: str) -> tuple[list[Array], l
         TypeError, ValueError: naming what does not fit.
     """
     if not isinstance(parts, (list, tuple)):
-        raise TypeError(f"{kind} takes a list of arrays, one for each rank, not {_named(parts)}")
+        raise TypeError(f"{kind} takes a list of arrays, one for each rank, not {kind_of(parts)}")
     if len(parts) != world_size:
         raise ValueError(
             f"{kind} needs one part for each of {counted(world_size, 'rank')}, got {len(parts)}"
@@ -50,10 +50,6 @@ def listed_parts(parts: Any, world_size: int, kind: str) -> tuple[list[Array], l
                 f"{elements[0].dtype.name}{list(shapes[0])}: only the first dimension may differ"
             )
     return list(elements), list(shapes)
-
-
-def _named(x: Any) -> str:
-    return "None" if x is None else f"a {type(x).__name__}"
 
 
 def array_blobs(x: Any, world_size: int, kind: str) -> list[Array]:
@@ -184,7 +180,7 @@ def object_blobs(values: Any, world_size: int) -> list[Array]:
         TypeError, ValueError: not one object for each rank, or one of them is none.
     """
     if not isinstance(values, (list, tuple)):
-        raise TypeError(f"scatter_object takes a list of objects, not {_named(values)}")
+        raise TypeError(f"scatter_object takes a list of objects, not {kind_of(values)}")
     if len(values) != world_size:
         raise ValueError(
             f"scatter_object needs one object for each of {counted(world_size, 'rank')},"

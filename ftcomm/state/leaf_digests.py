@@ -83,6 +83,8 @@ def _text(value: Any) -> str:
         return f"{value.dtype.name}{list(value.shape)}{order}"
     if isinstance(value, (dict, list, tuple)):
         return _container_text(value)
+    if (shape := getattr(value, "shape", ())) and hasattr(value, "dtype"):  # a tensor of torch
+        return f"{type(value).__name__} {value.dtype}{list(shape)}"
     shown = str(value) if isinstance(value, np.generic) else repr(value)
     if len(shown) > _SHOWN_LENGTH:
         return f"{type(value).__name__} of {len(shown)} characters"

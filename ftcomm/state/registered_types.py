@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from ftcomm.config.plurals import kind_of
+
 T = TypeVar("T")
 
 MAX_NAME = 255  # characters of a registered type's name: longer ones are no module and class
@@ -128,7 +130,7 @@ def is_registered(value: Any) -> bool:
 def refusal(value: Any, where: str) -> TypeError:
     """Build the error that explains why a state cannot hold `value`, and how to change it."""
     kind, name = type(value), getattr(value, "__qualname__", None)
-    called = f"a {kind.__name__}"
+    called = kind_of(value)
     if callable(value) and isinstance(name, str):
         called = f"the class {name}" if isinstance(value, type) else f"the function {name}"
     return TypeError(f"{where} is {called}: {_remedy(value, kind)}")

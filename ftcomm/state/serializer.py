@@ -19,6 +19,7 @@ import msgpack
 import numpy as np
 
 from ftcomm.collectives.dtypes import AnyDtype, dtype_code, dtype_of
+from ftcomm.config.plurals import kind_of
 from ftcomm.errors import ProtocolError
 from ftcomm.state.identity import MAX_DEPTH, SharedParts
 from ftcomm.state.layout import Array, Bodies, Packed, with_bodies
@@ -342,7 +343,7 @@ class _HeadReader:
         elif value is None or isinstance(value, _LEAVES):
             return 0
         else:
-            raise TypeError(f"it holds a {type(value).__name__}")
+            raise TypeError(f"it holds {kind_of(value)}")
         levels = 1 if items else 0
         for item in [item for item in items if type(item) not in _USUAL_LEAVES]:
             levels = max(levels, 1 + self.check(item, depth + 1))
@@ -415,14 +416,14 @@ class _HeadReader:
         entry = registered(name)
         if entry is None:
             raise ProtocolError(
-                f"the state holds a {name}, and this process has not registered that type",
+                f"the state holds the type {name}, which this process has not registered",
                 remedy="call ftcomm.register() for it on every rank, before load_checkpoint()",
             )
         self.check(content, self._depth)
         try:
             value = entry.from_state(content)
             if type(value) is not entry.kind:
-                raise TypeError(f"it returned a {type(value).__name__}")  # noqa: TRY301 - one path out
+                raise TypeError(f"it returned {kind_of(value)}")  # noqa: TRY301 - one path out
         except Exception as error:
             error.add_note(f"raised by from_state, registered for {name}")
             raise _FromStateFailed(error) from error

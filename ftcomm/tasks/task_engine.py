@@ -21,6 +21,7 @@ import numpy as np
 from ftcomm.api.outputs import Result
 from ftcomm.collectives.op_argument import AnyOp
 from ftcomm.config.deadline import Duration
+from ftcomm.config.plurals import kind_of
 from ftcomm.control.changes import Changes
 from ftcomm.diagnostics.error_text import bound_to_process, raised_anew
 from ftcomm.errors import ClosedError, ForkError, ThreadError, ThreadLimitError
@@ -551,8 +552,8 @@ def _listed(variables: Iterable[Any]) -> tuple[Any, ...]:
 def _checked_array(array: Any) -> np.ndarray[Any, Any]:
     """An array whose content is read when its turn comes, so it may not be copied before."""
     if not isinstance(array, np.ndarray):
-        name = type(array).__name__
-        raise TypeError(f"the input is a {name}, must be a numpy array that tasks can mutate")
+        kind = kind_of(array)
+        raise TypeError(f"the input is {kind}, must be a numpy array that tasks can mutate")
     if not (array.flags.c_contiguous and array.dtype.isnative):
         raise ValueError("the array is not C-contiguous in native byte order; copy it in a task")
     return array
@@ -563,7 +564,7 @@ def _checked_workers(workers: Any) -> int:
     try:
         count = operator.index(workers)
     except TypeError:
-        raise TypeError(f"workers is a {type(workers).__name__}, must be a number") from None
+        raise TypeError(f"workers is {kind_of(workers)}, must be a number") from None
     if not 1 <= count <= MAX_WORKERS:
         raise ValueError(f"workers is {count}, must be 1 to {MAX_WORKERS}")
     return count

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 import numpy as np
 
@@ -11,9 +12,11 @@ from ftcomm.collectives.schedules.schedule import (
     NOBODY,
     REDUCE_SEGMENT_BYTES,
     Reduce,
+    Round,
     Schedule,
     Step,
 )
+from ftcomm.protocol.signature import Algorithm, Kind
 
 
 class DeadlockError(RuntimeError):
@@ -153,15 +156,92 @@ def run_in_memory(
         reducer: for reducing kinds.
         rendezvous: sends block until they are received, as with full socket buffers.
     """
-    network = _Network([], reducer, rendezvous)
+    results = _run(schedules, sources, reducer, rendezvous=rendezvous)
+    if reducer is not None:
+        for result in results:
+            reducer.finish(result, len(schedules))
+    return results
+
+
+_Parts = Sequence[Schedule | None]  # None for a rank without a part
+
+
+def _run(
+    given: _Parts, sources: Sequence[Array], reducer: Reducer | None, *, rendezvous: bool
+) -> list[Array]:
+    """The same without the end of the reduction."""
+    schedules = _idle(given)
+    if any(schedule.levels is not None for schedule in schedules):
+        return _run_levels(schedules, sources, reducer, rendezvous=rendezvous)
+    results: list[Array] = []
     for schedule, sendbuf in zip(schedules, sources, strict=True):
         recvbuf = np.zeros(schedule.recvbuf_count, sendbuf.dtype)
         for copy in schedule.copies:
             length = copy.source_hi - copy.source_lo
             recvbuf[copy.work_lo : copy.work_lo + length] = sendbuf[copy.source_lo : copy.source_hi]
-        network.ranks.append(_Rank(schedule, sendbuf, recvbuf, {schedule.rank}))
-    network.run()
-    if reducer is not None:
-        for rank in network.ranks:
-            reducer.finish(rank.recvbuf, rank.schedule.world_size)
-    return [rank.recvbuf for rank in network.ranks]
+        results.append(recvbuf)
+    _run_steps(schedules, sources, results, reducer, rendezvous=rendezvous)
+    for rounds in zip_longest(*(schedule.rounds for schedule in schedules)):
+        _run_round(rounds, sources, results, reducer, rendezvous=rendezvous)
+    return results
+
+
+def _run_levels(
+    schedules: Sequence[Schedule],
+    sources: Sequence[Array],
+    reducer: Reducer | None,
+    *,
+    rendezvous: bool,
+) -> list[Array]:
+    every = [schedule.levels for schedule in schedules if schedule.levels is not None]
+    results = _run([levels.within for levels in every], sources, reducer, rendezvous=rendezvous)
+    blocks = [result[levels.lo : levels.hi] for levels, result in zip(every, results, strict=True)]
+    combined = _run([levels.across for levels in every], blocks, reducer, rendezvous=rendezvous)
+    for levels, block, values in zip(every, blocks, combined, strict=True):
+        if levels.across is not None:
+            block[:] = values
+    return _run([levels.spread for levels in every], blocks, None, rendezvous=rendezvous)
+
+
+def _run_round(
+    rounds: Sequence[Round | None],
+    sources: Sequence[Array],
+    results: Sequence[Array],
+    reducer: Reducer | None,
+    *,
+    rendezvous: bool,
+) -> None:
+    rows: list[Array] = [
+        np.zeros(0 if one is None else one.row * one.gather.world_size, source.dtype)
+        for one, source in zip(rounds, sources, strict=True)
+    ]
+    gathers = _idle([None if one is None else one.gather for one in rounds])
+    spreads = _idle([None if one is None else one.spread for one in rounds])
+    _run_steps(gathers, sources, rows, None, rendezvous=rendezvous)
+    _run_steps(spreads, results, results, None, rendezvous=rendezvous)
+    with np.errstate(all="ignore"):
+        for one, source, brought, result in zip(rounds, sources, rows, results, strict=True):
+            if one is not None and reducer is not None:
+                reducer.fold(one.operands(source, brought), result[one.lo : one.hi])
+
+
+def _run_steps(
+    schedules: Sequence[Schedule],
+    sources: Sequence[Array],
+    results: Sequence[Array],
+    reducer: Reducer | None,
+    *,
+    rendezvous: bool,
+) -> None:
+    given = zip(schedules, sources, results, strict=True)
+    ranks = [_Rank(*one, {rank}) for rank, one in enumerate(given)]
+    _Network(ranks, reducer, rendezvous).run()
+
+
+def _idle(parts: _Parts) -> list[Schedule]:
+    """The parts, and one without steps for each rank that has none."""
+    nothing = (Kind.ALLREDUCE, Algorithm.DIRECT, len(parts))
+    return [
+        Schedule(*nothing, rank, 0, 0, ()) if part is None else part
+        for rank, part in enumerate(parts)
+    ]

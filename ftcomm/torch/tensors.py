@@ -138,8 +138,8 @@ def _missing_memory(tensor: torch.Tensor) -> str:
     if is_freed:  # a view of it may still have an address
         return "the tensor's memory was freed, as by FSDP between uses; pass it while it has some"
     return (
-        f"the tensor, a {type(tensor).__name__}, has no memory of its own, as where torch.compile "
-        "or torch.func trace a function; call ftcomm outside of it"
+        f"the tensor, of type {type(tensor).__name__}, has no memory of its own, as where "
+        "torch.compile or torch.func trace a function; call ftcomm outside of it"
     )
 
 

@@ -1,26 +1,19 @@
-"""Layout of a shared segment and the required content of its head; no I/O.
+"""Layout of the rings in a host's segment, by which each two of its ranks are linked; no I/O.
 
-A segment is a page of words, each of 8 bytes in the processor's own order, and behind it one ring
-of bytes for each direction.  Every word has one writer.  Words of different writers lie 128 bytes
-apart: two cache lines, since processors fetch lines in pairs.
+Each pair of ranks has two rings of bytes, one for each direction, and words of 8 bytes in the
+processor's own order.  The words of all pairs come first.  Every word has one writer.  Words of
+different writers lie 128 bytes apart: two cache lines, since processors fetch lines in pairs.
 """
 
-import struct
 from typing import NamedTuple
 
-from ftcomm.errors import ProtocolError
-
-HEAD_BYTES = 4096  # the page before the rings
-RING_BYTES = 1 << 20  # in each direction: both rings of a pair fit into a second-level cache
+WORDS_BYTES = 512  # of a pair
+MAX_RING_BYTES = 1 << 20  # both rings of a pair fit into a second-level cache
 MIN_RING_BYTES = 4096  # a frame's header and something of its payload
-MAX_RING_BYTES = 1 << 26  # nobody makes one of more
-NONCE_BYTES = 16
+RINGS_BYTES = 16 << 20  # of all rings of a segment; beyond that they are smaller
 
-_MAGIC = b"FTCOMMs1"  # its last character is the version of this layout
-_HEAD = struct.Struct(f"=8sQ{NONCE_BYTES}s{NONCE_BYTES}s")
-_ANSWER_AT = _HEAD.size - NONCE_BYTES
+_PAGE_BYTES = 4096
 _APART = 16  # words
-_FIRST = 2 * _APART  # word, behind the head
 
 
 class Words(NamedTuple):
@@ -50,9 +43,25 @@ class Words(NamedTuple):
     writes: int
 
 
+class RingPair(NamedTuple):
+    """The rings of two ranks, as one of them sees them.
+
+    Attributes:
+        words_at: offset of their words.
+        rings_at: offset of ring 0, which ring 1 follows.
+        ring_bytes: of each ring, a power of two.
+        side: of the lower rank (0) or the higher one (1); each writes the ring of its own number.
+    """
+
+    words_at: int
+    rings_at: int
+    ring_bytes: int
+    side: int
+
+
 def words_of(side: int) -> Words:
-    """Of the dialler (0) or the listener (1); each writes the ring of its own number."""
-    outgoing, incoming = (_FIRST + 2 * _APART * ring for ring in (side, 1 - side))
+    """Of the lower rank (0) or the higher one (1)."""
+    outgoing, incoming = (2 * _APART * ring for ring in (side, 1 - side))
     return Words(
         written=outgoing,
         waits_for_room=outgoing + 1,
@@ -66,47 +75,26 @@ def words_of(side: int) -> Words:
     )
 
 
-def segment_bytes(ring_bytes: int) -> int:
-    """Size of a segment with two rings of so many bytes."""
-    return HEAD_BYTES + 2 * ring_bytes
+def ring_bytes(ranks: int) -> int:
+    """Size of each ring of a host with `ranks` ranks."""
+    fair = RINGS_BYTES // (ranks * (ranks - 1))
+    return max(MIN_RING_BYTES, min(MAX_RING_BYTES, 1 << fair.bit_length() - 1))
 
 
-def ring_at(ring: int, ring_bytes: int) -> int:
-    """Offset of ring 0 or 1."""
-    return HEAD_BYTES + ring * ring_bytes
+def rings_bytes(ranks: int) -> int:
+    """Size of the words and rings of all pairs."""
+    return _words_bytes(ranks) + ranks * (ranks - 1) * ring_bytes(ranks)
 
 
-def pack_head(ring_bytes: int, nonce: bytes) -> bytes:
-    """The beginning of a new segment; the place of the answer is empty."""
-    return _HEAD.pack(_MAGIC, ring_bytes, nonce, b"")
+def ring_pair(ranks: int, rank: int, peer: int, at: int) -> RingPair:
+    """The rings between `rank` and `peer`; those of all pairs begin at offset `at`."""
+    low, high = sorted((rank, peer))
+    pair = low * ranks - low * (low + 1) // 2 + high - low - 1
+    size = ring_bytes(ranks)
+    rings_at = at + _words_bytes(ranks) + 2 * pair * size
+    return RingPair(at + pair * WORDS_BYTES, rings_at, size, int(rank > peer))
 
 
-def answer_part() -> slice:
-    """Return the part in which the listener writes its nonce."""
-    return slice(_ANSWER_AT, _HEAD.size)
-
-
-def unpack_head(raw: bytes, nbytes: int, nonce: bytes) -> int:
-    """Bytes of each ring of a segment that somebody else made.
-
-    Args:
-        raw: its first page.
-        nbytes: of the whole segment, as the system says.
-        nonce: what its maker has said that it wrote there.
-
-    Raises:
-        ProtocolError: it is no such segment.
-    """
-    if len(raw) < _HEAD.size:
-        raise ProtocolError(f"a shared segment of {len(raw)} bytes")
-    magic, ring_bytes, seen, _ = _HEAD.unpack_from(raw)
-    if magic != _MAGIC:
-        raise ProtocolError(f"no shared segment of this version: it begins with {magic!r}")
-    if seen != nonce:
-        raise ProtocolError("another shared segment than the one that was spoken of")
-    power = ring_bytes & (ring_bytes - 1) == 0
-    if not (power and MIN_RING_BYTES <= ring_bytes <= MAX_RING_BYTES):
-        raise ProtocolError(f"a shared segment with rings of {ring_bytes} bytes")
-    if nbytes != segment_bytes(ring_bytes):
-        raise ProtocolError(f"a shared segment of {nbytes} bytes, its rings have {ring_bytes}")
-    return int(ring_bytes)
+def _words_bytes(ranks: int) -> int:
+    """Of all pairs, in whole pages."""
+    return -(-ranks * (ranks - 1) // 2 * WORDS_BYTES // _PAGE_BYTES) * _PAGE_BYTES

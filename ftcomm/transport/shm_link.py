@@ -1,8 +1,8 @@
 """Links over shared memory: a ring of bytes in each direction, and a Unix socket beside them.
 
-The socket is the one of the handshake.  Nothing but single bytes goes through it: a *bell* for a
-peer that sleeps.  Its end is the peer's end, so it is also the proof that the peer runs; what a
-peer had written before it ended is still given.
+The rings lie in the segment of the host.  The socket is the one of the handshake.  Nothing but
+single bytes goes through it: a *bell* for a peer that sleeps.  Its end is the peer's end, so it is
+also the proof that the peer runs; what a peer had written before it ended is still given.
 
 How no wake-up is lost.  Who finds nothing to do begins a *sleep*: it writes the sleep's number into
 a word of its own, makes a fence, looks at the peer's counter once more, and only then polls the
@@ -18,6 +18,7 @@ copied out before anybody believes them, and nothing is left here that a user ge
 
 import contextlib
 import errno
+import mmap
 import select
 import socket
 import threading
@@ -26,8 +27,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from ftcomm.transport.link import Buffer
-from ftcomm.transport.shm_layout import HEAD_BYTES, ring_at, words_of
-from ftcomm.transport.shm_segment import Segment
+from ftcomm.transport.shm_layout import WORDS_BYTES, RingPair, words_of
 from ftcomm.transport.socket_link import replace_by_dead
 
 # Published while a long send goes on, so that the peer reads what lies in the cache.  Of 128 KiB
@@ -43,7 +43,7 @@ _BELL = b"\1"
 
 
 class SharedLink:
-    """A `Link` over a segment.
+    """A `Link` over two rings of a segment.
 
     Attributes:
         rank: the peer.
@@ -68,7 +68,6 @@ class SharedLink:
         "_read",
         "_rung_for_data",
         "_rung_for_room",
-        "_segment",
         "_shared_counters",
         "_size",
         "_sleeps",
@@ -82,20 +81,20 @@ class SharedLink:
         "rank",
     )
 
-    def __init__(self, sock: socket.socket, rank: int, segment: Segment) -> None:
-        """Take over a connected Unix socket and a segment that both ends have found to be one."""
+    def __init__(self, sock: socket.socket, rank: int, memory: mmap.mmap, place: RingPair) -> None:
+        """Take over a connected Unix socket, and the rings at `place` of a mapped segment."""
         sock.setblocking(False)
         self._sock = sock
         self.rank = rank
-        self._segment = segment
-        self._map = segment.map
-        self._size = size = segment.ring_bytes
-        self._words = words = words_of(segment.side)
-        view = memoryview(segment.map)
-        self._counters = self._shared_counters = view[:HEAD_BYTES].cast("Q")
-        read_at = ring_at(1 - words.writes, size)
+        self._map = memory
+        self._size = size = place.ring_bytes
+        self._words = words = words_of(place.side)
+        view = memoryview(memory)
+        counters = view[place.words_at : place.words_at + WORDS_BYTES].cast("Q")
+        self._counters = self._shared_counters = counters
+        self._write_at = place.rings_at + words.writes * size
+        read_at = place.rings_at + (1 - words.writes) * size
         self._view = view[read_at : read_at + size]
-        self._write_at = ring_at(words.writes, size)
         self._written = self._read = self._told = self._arrived = 0
         self._limit = size  # how far may be written, as far as known
         self._told_step = size // TOLD_PARTS
@@ -305,14 +304,15 @@ class SharedLink:
         """
         self._ended = True
         replace_by_dead(self._sock)
-        alone = memoryview(bytearray(HEAD_BYTES)).cast("Q")
+        alone = memoryview(bytearray(WORDS_BYTES)).cast("Q")
         alone[self._at_their_written] = self._arrived = self._read
         self._counters = alone
 
     def close(self) -> None:
-        """Give socket and memory back; only the owner may."""
+        """Give the socket back, and the reference to the segment; only the owner may."""
         self._sock.close()
         self._counters.release()
         self._shared_counters.release()
         self._view.release()
-        self._segment.close()
+        with contextlib.suppress(AttributeError):  # closed before
+            del self._map

@@ -21,11 +21,12 @@ class SocketLink:
     Attributes:
         rank: the peer.
         kind: ``unix`` or ``tcp``.
+        fd: the socket's descriptor.
         sendmsg: the socket's own method, bound once.
         recv_into: likewise.
     """
 
-    __slots__ = ("_fd", "_sock", "kind", "rank", "recv_into", "sendmsg")
+    __slots__ = ("_sock", "fd", "kind", "rank", "recv_into", "sendmsg")
 
     def __init__(self, sock: socket.socket, rank: int, *, buffer_bytes: int | None = None) -> None:
         """Take over a connected socket.
@@ -42,13 +43,13 @@ class SocketLink:
         self._sock = sock
         self.rank = rank
         self.kind = "unix" if sock.family == getattr(socket, "AF_UNIX", None) else "tcp"
-        self._fd = sock.fileno()
+        self.fd = sock.fileno()
         self.sendmsg = sock.sendmsg
         self.recv_into = sock.recv_into
 
     def poll_for(self, *, reading: bool, writing: bool) -> Sequence[tuple[int, int]]:
         """The socket, for what is wanted of it."""
-        return ((self._fd, reading * select.POLLIN | writing * select.POLLOUT),)
+        return ((self.fd, reading * select.POLLIN | writing * select.POLLOUT),)
 
     def shutdown(self) -> None:
         """End both directions at once; safe from any thread, any number of times."""

@@ -32,6 +32,9 @@ def spins_before_sleep(ranks: int, alone: int = SPINS_ALONE, shared: int = SPINS
     return alone if ranks <= processors else shared
 
 
+SLEEP_MS = 100  # then signals are looked for, should one have come just before the sleep
+
+
 class WaitProgress:
     """Report of a blocked thread to the control thread.
 
@@ -97,8 +100,6 @@ class Waiter:
         Raises:
             Interrupted: the waker is set.
         """
-        if self._waker.is_set:
-            raise Interrupted
         masks: dict[int, int] = {}
         links = [link for link in (receiving, sending) if link is not None]
         for link in dict.fromkeys(links):
@@ -106,8 +107,20 @@ class Waiter:
             for fd, mask in wanted:
                 masks[fd] = masks.get(fd, 0) | mask
             if not wanted:
-                return
-        self._sleep(masks, tuple(dict.fromkeys(link.rank for link in links)))
+                masks = {}
+                break
+        self.wait_for(masks, tuple(dict.fromkeys(link.rank for link in links)))
+
+    def wait_for(self, masks: dict[int, int], peers: tuple[int, ...]) -> None:
+        """Return when one of the descriptors may do what its mask says; at once without any.
+
+        Raises:
+            Interrupted: the waker is set.
+        """
+        if self._waker.is_set:
+            raise Interrupted
+        if masks:
+            self._sleep(masks, peers)
         if self._waker.is_set:
             raise Interrupted
 
@@ -125,7 +138,8 @@ class Waiter:
         progress.since = time.monotonic()
         try:
             progress.peers = peers
-            poll.poll()
+            while not poll.poll(SLEEP_MS):
+                pass
         finally:
             progress.peers = ()
         for fd in masks:

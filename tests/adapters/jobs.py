@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import functools
+import itertools
 import json
 import os
 import re
@@ -24,11 +25,18 @@ WALL_S = 110.0  # a job takes some five seconds on two idle cores
 
 
 @functools.cache
-def forker() -> Forker:
-    """A process with torch imported; its import would be most of a job."""
-    made = Forker(["torch", "ftcomm.torch"], worker_environment())
+def forker(framework: str) -> Forker:
+    """A process with a framework imported; its import would be most of a job."""
+    made = Forker([framework, f"ftcomm.{framework}"], worker_environment())
     atexit.register(made.close)
     return made
+
+
+def adapter_of(script: Path) -> str:
+    """The adapter that a script imports first, by the name of its framework."""
+    return re.findall(
+        r"^(?:import|from) .*?\bftcomm\.(\w+)", script.read_text("utf-8"), re.MULTILINE
+    )[0]
 
 
 class Workers:
@@ -41,6 +49,7 @@ class Workers:
     def __init__(self, folder: Path, words: list[str], variables: dict[str, str]) -> None:
         self.status = 0
         self._folder, self._words, self._variables = folder, words, variables
+        self._forker = forker(adapter_of(Path(words[0])))
         self._pids: dict[str, int] = {}
         self._kills: list[str] = []
         self._rest = b""
@@ -74,11 +83,11 @@ class Workers:
         self._pids[worker] = 0
         variables = {**self._variables, "FTCOMM_WORKER_ID": worker}
         log = self._folder / f"{worker}.log"
-        forker().start(worker, self._words, variables, log, folder=self._folder)
+        self._forker.start(worker, self._words, variables, log, folder=self._folder)
 
     def _hear(self, until: float, *, restart: bool = True) -> None:
         """Take in what the forker says next."""
-        output = forker().process.stdout
+        output = self._forker.process.stdout
         assert output is not None
         if not select.select([output], [], [], until - time.monotonic())[0]:
             raise TimeoutError(self.said())
@@ -156,6 +165,38 @@ def launch(
 def run(script: Path, folder: Path, *options: str, kills: Iterable[str] = ()) -> str:
     """The same, of a script that takes ``--kill rank.step.moment`` for each of `kills`."""
     return launch(script, folder, *options, *(f"--kill={kill}" for kill in kills))
+
+
+def lose_all(script: Path, folder: Path, *options: str, at: str) -> str:
+    """Run a script of the same kind under the launcher; returns all that was said.
+
+    All workers are killed where they stand at one step and moment, with a durable checkpoint.
+    """
+    folder.mkdir(parents=True)
+    command = [sys.executable, "-m", "ftcomm_tracker", "run", "-v", "-n", str(WORKERS)]
+    command += ["--state-dir", str(folder / "state"), "--checkpoint-every", "1v", "--"]
+    with subprocess.Popen(
+        [*command, sys.executable, str(script), *options, f"--kill=all.{at}"],
+        cwd=folder,
+        env=worker_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=die_with_parent,  # noqa: PLW1509 - the tests have one thread
+    ) as launcher:
+        assert launcher.stdout is not None
+        assert launcher.stderr is not None
+        try:
+            stand = (line for line in launcher.stdout if "] stands: " in line)
+            pids = [int(line.split()[-1]) for line in itertools.islice(stand, WORKERS)]
+            assert any(" is durable" in line for line in launcher.stderr)
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+            said = "".join(launcher.communicate(timeout=WALL_S))
+        finally:
+            launcher.kill()
+    assert launcher.returncode == 0, said[-4000:]
+    return said
 
 
 def runs_without_kills(factory: pytest.TempPathFactory) -> Callable[..., str]:

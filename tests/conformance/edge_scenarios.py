@@ -87,7 +87,7 @@ def nothing_to_send_is_sent(how: str) -> Run:
 def _scenarios() -> Iterator[Scenario]:
     for n in ODD_SIZES:
         yield Scenario(f"F22-{n}", odd_size(n), quick=n == 3)
-    for algorithm in ("ring", "recursive_doubling", "halving_doubling"):
+    for algorithm in ("ring", "recursive_doubling", "auto"):
         yield Scenario(f"F23-{algorithm}", odd_payloads(algorithm))
     for how in ("allreduce", "allgather", "allgatherv"):
         yield Scenario(f"F30-{how}", nothing_to_send_is_sent(how), quick=how == "allgatherv")

@@ -286,6 +286,7 @@ class Job(Record):
             **self._host_of(worker),
             **({"FTCOMM_HISTORY": str(self.history)} if self.plan.is_recorded else {}),
             "CONFORMANCE": json.dumps(dict(self.plan.program)),
+            "FTCOMM_CORE": str(self.plan.program.get("core", "auto")),
             "CONFORMANCE_EVENTS": str(self.folder / "events"),
             "CONFORMANCE_DIR": str(self.folder),
         }
@@ -391,6 +392,8 @@ class Job(Record):
             return None  # of an earlier job that was cleaned up
         elif event["kind"] == "exit":
             del self.running[event["name"]]
+            if event["status"] == -signal.SIGINT:  # so a fresh interpreter ends by Ctrl-C
+                event["status"] = 1
         return event
 
     def _react(self, event: Event) -> None:

@@ -21,14 +21,14 @@ from tests.conformance import (
     pending_programs,
     rank_result_forms,
     rank_result_programs,
-    shared_window_programs,
+    segment_programs,
     training_programs,
     view_programs,
 )
 from tests.conformance.recorder import Events, Recorder, digest
 
 PROGRAMS: dict[str, Callable[[Recorder], Any]] = {
-    **shared_window_programs.PROGRAMS,
+    **segment_programs.PROGRAMS,
     **edge_programs.PROGRAMS,
     **kept_programs.PROGRAMS,
     **kinds.PROGRAMS,

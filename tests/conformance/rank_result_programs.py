@@ -45,11 +45,6 @@ class RankResults:
         got = self.comm.reduce_scatter(self.x, algorithm="ring", log=self.log)
         return got, self._of(sum(self.inputs), self.rank)
 
-    def reduce_scatter_halving(self) -> tuple[Any, Any]:
-        """Equal blocks, by halving."""
-        got = self.comm.reduce_scatter(self.x, algorithm="halving_doubling", log=self.log)
-        return got, self._of(sum(self.inputs), self.rank)
-
     def reduce_scatter_counts(self) -> tuple[Any, Any]:
         """Blocks of different lengths, one of them empty."""
         counts = [0, *[ROWS] * (self.size - 2), 2 * ROWS]

@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 from unittest import mock
 
@@ -13,48 +13,41 @@ import numpy as np
 
 import ftcomm
 from ftcomm.collectives.reductions import make_reducer
-from ftcomm.collectives.schedules.hierarchical import SHARES_FROM_BYTES
 from ftcomm.collectives.selection import choose_algorithm
 from ftcomm.protocol.host_groups import grouping_of, members_of
 from ftcomm.protocol.signature import Algorithm, Kind
 from ftcomm.recovery.call_progress import CallProgress
 from tests.conformance.recorder import Array, Recorder, same
-from tests.helpers.hierarchical_reference import expected_shares, expected_tree
-from tests.helpers.reference import expected_doubling, expected_halving, expected_ring
+from tests.helpers.reference import expected_doubling, expected_fold, expected_ring
 
 STRING_BYTES = 10_000  # of each broadcast in model_recover
 _FORCED = {
     "auto": Algorithm.AUTO,
     "ring": Algorithm.RING,
     "recursive_doubling": Algorithm.RECURSIVE_DOUBLING,
-    "halving_doubling": Algorithm.HALVING_DOUBLING,
-    "hierarchical": Algorithm.HIERARCHICAL,
 }
 _DEFINITIONS = {
     Algorithm.RING: expected_ring,
     Algorithm.RECURSIVE_DOUBLING: expected_doubling,
-    Algorithm.HALVING_DOUBLING: expected_halving,
 }
 
 
-def expected_allreduce(
-    inputs: list[Array], op: str, forced: str, hosts: str | None = None
-) -> Array:
+def expected_allreduce(inputs: list[Array], op: str, spec: Mapping[str, Any]) -> Array:
     """The canonical bits, from the written definition and not from the library's schedules."""
     first = inputs[0]
     reducer = make_reducer(op, first.dtype, shape=first.shape)
-    size, grouping = len(inputs), grouping_of(hosts or "")
+    size = len(inputs)
+    grouping = grouping_of(spec.get("hosts") or "a" * size)
     algorithm = choose_algorithm(
         Kind.ALLREDUCE,
         size,
         first.nbytes,
-        _FORCED[forced],
+        _FORCED[spec.get("algorithm", "auto")],
         whole=reducer.whole,
         grouping=grouping,
     )
-    if algorithm is Algorithm.HIERARCHICAL:
-        many = first.nbytes >= dict(SHARES_FROM_BYTES)[4]
-        return (expected_shares if many else expected_tree)(inputs, reducer, members_of(grouping))
+    if algorithm is Algorithm.DIRECT:
+        return expected_fold(inputs, reducer, members_of(grouping))
     return _DEFINITIONS[algorithm](inputs, reducer)
 
 
@@ -107,9 +100,7 @@ def _strings_and_sum(record: Recorder, version: int, inputs: list[Array]) -> Arr
     for root in (0, size // 3, 2 * size // 3, size - 1):
         _broadcast_string(record, root, version)
     total = record.allreduce(inputs[record.comm.rank], "sum")
-    forced = record.spec.get("algorithm", "auto")
-    hosts = record.spec.get("hosts")
-    same(total, expected_allreduce(inputs, "sum", forced, hosts), "sum")
+    same(total, expected_allreduce(inputs, "sum", record.spec), "sum")
     return total
 
 
@@ -150,7 +141,7 @@ def one_op(record: Recorder) -> Any:
     for version in range(first, spec.get("versions", 3)):
         inputs = [state / 3 + 0.1 * of + 1 / (version + 1) for of in range(comm.world_size)]
         state = record.allreduce(inputs[comm.rank])
-        same(state, expected_allreduce(inputs, "sum", spec.get("algorithm", "auto")), "sum")
+        same(state, expected_allreduce(inputs, "sum", spec), "sum")
         assert record.checkpoint(state) == version + 1
     return state
 

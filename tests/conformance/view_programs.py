@@ -8,7 +8,7 @@ import numpy as np
 from tests.conformance.recorder import Array, Recorder
 from tests.helpers.writing import ways_to_write
 
-LARGE = 200_000  # elements of 8 bytes: made in shared window where there is some
+LARGE = 200_000  # elements of 8 bytes: in several chunks
 POOLED = 20_000
 SHAPES = [(), (0,), (3,), (2, 3), (POOLED,), (LARGE,), (2, LARGE // 2)]
 

@@ -14,7 +14,6 @@ from ftcomm.control.links.dial import BROKEN
 from ftcomm.durable.store import DamagedObjectError
 from ftcomm.errors import AuthenticationError, ConfigError, ProtocolError, ProtocolVersionError
 from ftcomm.transport.interruptions import LinkLost, SignatureMismatch
-from ftcomm.transport.shm_segment import NoSharedMemory
 from ftcomm_chaos.history.reader import HistoryError
 from tests.fuzz import conversations, durable, memory, memory_seeds, seeds, stored, wire
 
@@ -162,76 +161,25 @@ TABLE = (
         allowed=BROKEN,
     ),
     Decoder(
-        "share-offer",
-        memory.feed_listener,
+        "sharing",
+        memory.feed_sharing,
         seeds.shares,
-        ("ftcomm.control.links.shm_setup.answer_offer",),
-        allowed=(*BROKEN, NoSharedMemory),
-    ),
-    Decoder(
-        "share-answer",
-        memory.feed_dialler,
-        seeds.shares,
-        ("ftcomm.control.links.shm_setup.offer_segment",),
-        allowed=(*BROKEN, NoSharedMemory),
-    ),
-    Decoder(
-        "segment-head",
-        memory.feed_head,
-        memory_seeds.segment_heads,
-        ("ftcomm.transport.shm_layout.unpack_head",),
-        limit=200,
-    ),
-    Decoder(
-        "segment-taken",
-        memory.feed_taken,
-        memory_seeds.segment_heads,
-        ("ftcomm.transport.shm_segment.take_segment",),
-        allowed=(NoSharedMemory,),
-        limit=200,
-    ),
-    Decoder(
-        "common-head",
-        memory.feed_window_head,
-        memory_seeds.window_heads,
-        ("ftcomm.transport.shared_window_layout.unpack_window_head",),
-        limit=200,
-    ),
-    Decoder(
-        "common-placed",
-        memory.feed_placed,
-        memory_seeds.window_allocations,
-        ("ftcomm.transport.shared_window_layout.unpack_placed",),
-        limit=100,
-    ),
-    Decoder(
-        "common-extent",
-        memory.feed_extent,
-        memory_seeds.window_extents,
-        ("ftcomm.transport.shared_window_layout.unpack_extent",),
-        limit=100,
-    ),
-    Decoder(
-        "common-taken",
-        memory.feed_common,
-        memory_seeds.window_pages,
         (
-            "ftcomm.transport.shared_window.receive_shared_window",
-            "ftcomm.transport.shared_window.SharedWindow.placed",
+            "ftcomm.control.links.segment_setup.receive_with",
+            "ftcomm.control.links.segment_setup.receive_sharing",
         ),
-        allowed=(ProtocolError, NoSharedMemory),
-        limit=1200,
+        allowed=BROKEN,
     ),
     Decoder(
-        "segment-words",
+        "ring-words",
         memory.feed_words,
-        memory_seeds.segment_words,
+        memory_seeds.ring_words,
         (
             "ftcomm.transport.shm_link.SharedLink.recv_into",
             "ftcomm.transport.shm_link.SharedLink.sendmsg",
         ),
-        allowed=(OSError, NoSharedMemory),
-        limit=1200,
+        allowed=(OSError,),
+        limit=1600,
     ),
     Decoder(
         "operator-requests",

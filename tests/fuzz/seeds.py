@@ -55,11 +55,9 @@ from ftcomm.protocol.schema import Bool, Bytes, Field, Int, Many, Maybe, Pair, R
 from ftcomm.protocol.signature import Kind, Scalar, Signature
 from ftcomm.requests.object_payload import array_blobs, pack_item
 from ftcomm.state.serializer import LONG_BYTES, pack_state
-from ftcomm_chaos.runner.random_plan import random_plan
 from ftcomm_tracker.core.durable_state import Durable, RankOwner
 from ftcomm_tracker.operator.job_registry import JobEntry
 from ftcomm_tracker.server.journal import FILE_NAME, Journal, Remembered, text_of
-from tests.fuzz.memory import SEGMENT_NONCE
 from tests.fuzz.wire import HEADER, KEY, SERVER_NONCE, SIGNATURE, a_client
 from tests.unit.recovery.worker_scenario import plan
 from tests.unit.tracker.roster_scenario import hello, report
@@ -147,11 +145,9 @@ def messages() -> dict[str, bytes]:
 
 def headers() -> dict[str, bytes]:
     other = HEADER._replace(site="elsewhere.py:7")
-    shared_window = HEADER._replace(shared_window=True)
     return {
         "expected": pack_header(HEADER),
         "another-site": pack_header(other),
-        "in-common": pack_header(shared_window),
     }
 
 
@@ -229,11 +225,10 @@ def fetch_requests() -> dict[str, bytes]:
 
 
 def shares() -> dict[str, bytes]:
-    """As a dialler and as a listener says them; the last is a dialler's decision."""
+    """An offer of a leader, and its decision."""
     return {
-        "offer": encode(Sharing(SEGMENT_NONCE)),
-        "refusal": encode(Sharing(failure="no room")),
-        "agreed": encode(Sharing(SEGMENT_NONCE)) + encode(Sharing()),
+        "agreed": encode(Sharing()) + encode(Sharing(rings_only=True)),
+        "refusal": encode(Sharing("no room")),
     }
 
 
@@ -442,7 +437,11 @@ def plans() -> dict[str, bytes]:
         {"at": at, "kind": "sigkill"},
         {"at": {"position": "1.2@plan_sent#2"}, "kind": "sigkill", "target": "tracker"},
     ]
-    drawn = random_plan(kill_every_s=1.0, stop_every_s=2.0, tracker_every_s=3.0)
+    drawn = [
+        {"at": {"every": 1.0}, "kind": "sigkill", "target": "random"},
+        {"at": {"every": 2.0}, "kind": "sigstop", "target": "random", "for": 1.0},
+        {"at": {"every": 3.0}, "kind": "tracker_kill"},
+    ]
     return {"written": json.dumps(written).encode(), "random": json.dumps(drawn).encode()}
 
 

@@ -26,11 +26,30 @@ def knowledge(schedules: Sequence[Schedule]) -> list[set[int]]:
 def _without_payload(schedule: Schedule) -> Schedule:
     steps = tuple(
         Step(tag=step.tag, send_to=step.send_to, recv_from=step.recv_from)
-        for step in schedule.steps
+        for step in schedule.all_steps
     )
     return Schedule(
         schedule.kind, schedule.algorithm, schedule.world_size, schedule.rank, 0, 0, steps
     )
+
+
+def expected_fold(
+    sources: Sequence[Array], reducer: Reducer, groups: Sequence[Sequence[int]] = ()
+) -> Array:
+    """``(((x_0 + x_1) + x_2) + ...)``, element by element; with groups of ranks in each of them,
+    and then of what they have.
+    """
+    operands = [_left_fold([sources[rank] for rank in group], reducer) for group in groups]
+    total = _left_fold(operands or sources, reducer)
+    reducer.finish(total, len(sources))
+    return total
+
+
+def _left_fold(operands: Sequence[Array], reducer: Reducer) -> Array:
+    total = operands[0].copy()
+    for operand in operands[1:]:
+        total = _combined(reducer, total, operand)
+    return total
 
 
 def expected_ring(sources: Sequence[Array], reducer: Reducer) -> Array:
@@ -59,22 +78,6 @@ def expected_doubling(sources: Sequence[Array], reducer: Reducer) -> Array:
     return values[0]
 
 
-def expected_halving(sources: Sequence[Array], reducer: Reducer) -> Array:
-    """The same tree, whose every level cuts the array in two halves before it combines them."""
-
-    def complete(values: Sequence[Array]) -> Array:
-        if len(values) == 1:
-            return values[0]
-        middle = (values[0].size + 1) // 2
-        lower = complete(_paired([value[:middle] for value in values], reducer))
-        upper = complete(_paired([value[middle:] for value in values], reducer))
-        return np.concatenate([lower, upper])
-
-    result = complete(_power_of_two_values(sources, reducer))
-    reducer.finish(result, len(sources))
-    return result
-
-
 def expected_ring_blocks(
     sources: Sequence[Array], bounds: Sequence[int], reducer: Reducer
 ) -> list[Array]:
@@ -88,29 +91,6 @@ def expected_ring_blocks(
         reducer.finish(total, world_size)
         blocks.append(total)
     return blocks
-
-
-def expected_halving_blocks(
-    sources: Sequence[Array], bounds: Sequence[int], reducer: Reducer
-) -> list[Array]:
-    """Operands half of the ranks apart meet, the blocks are halved, and so on with each half."""
-
-    def complete(values: Sequence[Array], cuts: Sequence[int]) -> list[Array]:
-        if len(values) == 1:
-            return [values[0].copy()]
-        half = len(values) // 2
-        blocks = []
-        for run in (cuts[: half + 1], cuts[half:]):
-            part = slice(run[0] - cuts[0], run[-1] - cuts[0])
-            operands = [value[part] for value in values]
-            pairs = zip(operands[:half], operands[half:], strict=True)
-            blocks += complete([_combined(reducer, *pair) for pair in pairs], run)
-        return blocks
-
-    results = complete(sources, bounds)
-    for result in results:
-        reducer.finish(result, len(sources))
-    return results
 
 
 def _power_of_two_values(sources: Sequence[Array], reducer: Reducer) -> list[Array]:

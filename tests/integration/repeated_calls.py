@@ -55,6 +55,7 @@ def one_round(comm: Communicator, number: int) -> list[Any]:
         comm.allreduce(large, op="min"),
         comm.allreduce(large, op=max, copy=False),
         comm.allreduce(large, op="prod", out=large),
+        shifted(comm, large),
         comm.allreduce(base, out=out),
         comm.allreduce(table, op=np.maximum),
         *[comm.allreduce(base, tag=tag) for tag in (1, "1", None)],
@@ -103,6 +104,14 @@ def gathers(comm: Communicator, number: int) -> list[Any]:
     assert results[1].tolist() == [[each[0, 0], rank] for rank, each in enumerate(all_rows)]
     assert (results[2][:, 0] == np.arange(comm.world_size) + number).all()
     return results
+
+
+def shifted(comm: Communicator, x: Any) -> Any:
+    """A sum put behind its input, which it overlaps."""
+    wanted, memory = comm.allreduce(x), np.append(x, x[:5])
+    got = comm.allreduce(memory[:-5], out=memory[5:])
+    assert (got == wanted).all()
+    return got
 
 
 def sum_of(comm: Communicator, count: int, number: int) -> Any:

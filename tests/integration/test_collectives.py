@@ -31,7 +31,7 @@ def test_two_ranks_die_between_the_stages_of_one_collective(bench: Bench, transp
 
 
 @pytest.mark.smoke
-@pytest.mark.parametrize("point", ["enter", "half_received", "done"])
+@pytest.mark.parametrize("point", ["enter", "half_sent", "done"])
 def test_an_input_function_is_called_once_where_it_is_executed_and_never_in_replay(
     bench: Bench, point: str
 ) -> None:

@@ -29,10 +29,13 @@ needs_sklearn = pytest.mark.skipif(
 # Each with options for a short run, and how many versions and collectives a version it has.
 DIGITS = pytest.param("digits", ("--epochs", "4"), 4, 24, marks=needs_sklearn, id="digits")
 KMEANS = pytest.param("kmeans", (), 12, 1, marks=[needs_sklearn, pytest.mark.slow], id="kmeans")
+SGD = pytest.param("sgd_classifier", ("--epochs", "5"), 5, 1, marks=needs_sklearn, id="sgd")
 LBFGS = pytest.param("lbfgs", ("--steps", "15"), 15, 1, marks=pytest.mark.slow, id="lbfgs")
 OVERLAP = pytest.param(
     "overlap", ("--steps", "8", "--hidden", "96", "--rows", "64"), 8, 2, id="overlap"
 )
+HOGWILD = pytest.param("hogwild", ("--threads", "1", "--epochs", "3"), 3, 1, id="hogwild")
+SHARES = pytest.param("shares", ("--rates", "1,2,3", "--steps", "8"), 8, 1, id="shares")
 # Large enough that its alltoallv logs contributions.
 SORT = pytest.param("sample_sort", ("--batches", "5", "--count", "4000"), 5, 4, id="sample_sort")
 # Messages between ranks, and few collectives.
@@ -83,7 +86,7 @@ def random_faults(versions: int, calls: int, dice: random.Random) -> Iterator[st
 
 @pytest.mark.parametrize(
     ("name", "options", "versions", "calls"),
-    [DIGITS, KMEANS, LBFGS, OVERLAP, SORT, PIPELINE, JACOBI, WAVE],
+    [DIGITS, KMEANS, SGD, LBFGS, OVERLAP, HOGWILD, SHARES, SORT, PIPELINE, JACOBI, WAVE],
 )
 def test_two_deaths_at_random_steps_change_nothing(
     name: str, options: tuple[str, ...], versions: int, calls: int

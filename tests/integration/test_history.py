@@ -30,7 +30,7 @@ def recorded(bench: Bench, plan: Plan) -> History:
 def test_a_killed_process_ends_in_the_call_in_which_it_died_and_the_next_is_served(
     bench: Bench,
 ) -> None:
-    history = recorded(bench, Plan(3, LOCALS, ("1.1.9.0@half_received",)))
+    history = recorded(bench, Plan(3, LOCALS, ("1.1.9.0@enter",)))
     assert [record.name for record in history.records] == ["0-1", "1-1", "1-2", "2-1"]
     dead, second = history.records[1], history.records[2]
     last = dead.lines[-1].event

@@ -84,6 +84,17 @@ def test_the_place_of_this_process_in_another_job_does_not_count(
         assert group.run(lambda comm: comm.allreduce(comm.rank)) == [1, 1]
 
 
+def test_the_current_communicator_is_that_of_the_thread() -> None:
+    with local_group(2) as group, ftcomm.init(tracker="none"):
+        assert group.run(lambda comm: ftcomm.current() is comm) == [True, True]
+        with pytest.raises(ftcomm.ConfigError, match="several open communicators"):
+            ftcomm.current()  # this thread has opened none of them by name
+    with ftcomm.init(tracker="none") as of_script:
+        assert ftcomm.current() is of_script
+    with pytest.raises(ftcomm.ConfigError, match="no open communicators"):
+        ftcomm.current()
+
+
 def test_a_group_of_one_has_a_job_too() -> None:
     with local_group(1) as group:
         assert group.run(lambda comm: comm.allreduce(2)) == [2]

@@ -13,7 +13,6 @@ from ftcomm.api.messages import MessageCalls
 from ftcomm.control.messages.posted_receives import PostedReceive
 from ftcomm.engine.message_port import MessagePort
 from ftcomm.engine.runs.cut_check import CutCheck
-from ftcomm.execution.data_plane import Turn
 from ftcomm.execution.header_check import CallHeader
 from ftcomm.testing import local_group
 
@@ -27,8 +26,8 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Set when rank 0 has said in a cut which messages it has sent and received."""
     event, opening = threading.Event(), CutCheck.opening
 
-    def told(check: CutCheck, turn: Turn) -> bytes:
-        said = opening(check, turn)
+    def told(check: CutCheck, epoch: int) -> tuple[int, bool]:
+        said = opening(check, epoch)
         if check._core.view.rank == 0:
             event.set()
         return said

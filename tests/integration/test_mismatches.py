@@ -53,6 +53,19 @@ ROOT = """\
 def run(comm):
     comm.broadcast(np.zeros(4), root=comm.rank % 2)
 """
+# Each host agrees with itself, and what is left of both on links nobody reads.
+ROOTS_OF_HOSTS = """\
+os.environ["FTCOMM_HOST"] = "ab"[int(os.environ["FTCOMM_WORKER_ID"]) // 2]
+def run(comm):
+    comm.load_checkpoint()
+    for root in range(4):
+        comm.broadcast(np.zeros(4), root=root)
+        comm.alltoall(np.zeros(4))
+    comm.allreduce(np.zeros(4))
+    comm.broadcast(np.full(4, comm.rank), root=comm.rank // 2 * 2 + 1)
+    comm.allreduce(np.zeros(4))
+    comm.checkpoint(None)
+"""
 TAGS = """\
 def run(comm):
     for step in range(20):  # those before have gone the fast path
@@ -101,8 +114,8 @@ def run(comm):
         comm.checkpoint(0)
 """
 RESTARTED = (
-    "rank 1 (worker 1) was restarted from checkpoint 5: the usual cause is a variable that is not"
-    " in the checkpoint: add it to the state"
+    "rank 1 (worker 1) was restarted from checkpoint 5: the usual cause is a variable, an"
+    " optimizer or a random generator that is not in the checkpoint: add it to the state"
 )
 CAST = "broadcast(float64[3], root=0) at job.py:9"
 SUM = "allreduce(op=sum, float64[3]) at job.py"
@@ -186,6 +199,10 @@ OTHER_ROOT = (
     "-1.0: rank 0 called broadcast(float64[4], root=0) at job.py:7 but rank 1 called"
     " broadcast(float64[4], root=1) at job.py:7; they differ in root: 0 and 1"
 )
+OTHER_ROOTS_OF_HOSTS = (
+    "0.9: ranks 0, 1 called broadcast(int64[4], root=1) at job.py:13 but ranks 2, 3 called"
+    " broadcast(int64[4], root=3) at job.py:13; they differ in root: 1 and 3"
+)
 OTHER_TAG = (
     "-1.12: rank 0 called allreduce(op=sum, float64[4], tag='weight') at job.py:8 but rank 1 called"
     " allreduce(op=sum, float64[4], tag='bias') at job.py:8; they differ in tag: 'weight' and"
@@ -222,6 +239,7 @@ REPLAYED = (
         (ROOT, 2, OTHER_ROOT),
         (TAGS, 2, OTHER_TAG),
         (FUNCTIONS, 2, OTHER_FUNCTION),
+        (ROOTS_OF_HOSTS, 4, OTHER_ROOTS_OF_HOSTS),
         (STATE, 4, OTHER_STATE),
         (FORGETS, 2, FORGOTTEN),
         (REPLAYS, 3, REPLAYED),
@@ -233,6 +251,7 @@ REPLAYED = (
         "root",
         "tags",
         "functions",
+        "roots-of-hosts",
         "state",
         "forgets",
         "replays",

@@ -26,7 +26,7 @@ def test_results_are_overwritten_and_inputs_compared_while_ranks_die(
 def test_nobody_can_write_to_what_was_handed_out_without_a_copy(
     bench: Bench, transport: str
 ) -> None:
-    """Results are executed, repeated, fetched and replayed; large ones in a shared window.
+    """Results are executed, repeated, fetched and replayed; allreduces in the segment of a host.
 
     Seen to fail if a view of the log's own array is handed out.
     """

@@ -3,13 +3,14 @@
 import importlib.util
 import shutil
 import subprocess
+import sys
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-COPIED = ("ftcomm", "tracker", "chaos", "tests", "examples", "pyproject.toml")
+COPIED = ("ftcomm", "tracker", "chaos", "tests", "examples", "pyproject.toml", "hatch_build.py")
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Mutant:
         layer: what must notice it; see `layers`.
         why: the damage that it does, in words.
         edits: what is replaced.
-        needs: optional packages that its tests import, and are skipped without.
+        needs: optional packages and commands without which its tests are skipped.
     """
 
     name: str
@@ -42,7 +43,11 @@ class Mutant:
     @property
     def missing_packages(self) -> list[str]:
         """Those of `needs` that are not installed: without them its tests tell nothing."""
-        return [name for name in self.needs if importlib.util.find_spec(name) is None]
+        return [
+            name
+            for name in self.needs
+            if importlib.util.find_spec(name) is None and shutil.which(name) is None
+        ]
 
 
 def all_mutants() -> list[Mutant]:
@@ -89,3 +94,5 @@ def apply(mutant: Mutant, tree: Path) -> None:
         path = tree / edit.file
         text = path.read_text(encoding="utf-8")
         path.write_text(text.replace(edit.old, edit.new), encoding="utf-8")
+    if any(edit.file.endswith(".c") for edit in mutant.edits):
+        subprocess.run([sys.executable, "hatch_build.py"], cwd=tree, check=True)

@@ -14,8 +14,8 @@ NBYTES = 600_000
 # In full blocks between two hosts of two ranks, in bytes of the array; a ring of ranks that are
 # dealt out has every step on the network.
 PROMISED = {
-    False: {"hierarchical": 1.0, "ring": 1.5, "recursive_doubling": 2.0},
-    True: {"hierarchical": 1.0, "ring": 3.0, "recursive_doubling": 2.0},
+    False: {"auto": 1.0, "ring": 1.5, "recursive_doubling": 2.0},
+    True: {"auto": 1.0, "ring": 3.0, "recursive_doubling": 2.0},
 }
 # Above that: headers of all layers, acknowledgements, what the kernel sends again.
 OVERHEAD = 1.2

@@ -175,6 +175,21 @@ async def test_control_links_that_are_cut_are_opened_again(
         await same_model(stage, reference)
 
 
+@pytest.mark.parametrize("how", [RST, pytest.param(FIN, marks=slow)])
+async def test_workers_that_the_word_of_the_jobs_end_does_not_reach_call_again(
+    tmp_path: Path, reference: Reference, how: str
+) -> None:
+    """Nothing from the tracker passes behind the gate; with its last word their links end."""
+    async with impaired_job(tmp_path) as stage:
+        stage.control.set_impairments(Impairments(), Impairments(paused=True))
+        await stage.job.open_gate()
+        await stage.job.tracker.wait_for("all ranks have closed")
+        assert stage.control.cut_all(how) == 3
+        stage.control.set_impairments()
+        await same_model(stage, reference)
+        assert (len(stage.control.streams), stage.job.epoch) == (6, 1), stage.job.scenario()
+
+
 @slow
 async def test_control_links_that_are_half_open_are_noticed(
     tmp_path: Path, reference: Reference

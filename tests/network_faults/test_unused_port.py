@@ -30,6 +30,7 @@ def test_a_range_that_is_hidden_is_the_usual_one(
 def test_one_on_which_somebody_listens_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(module, "LAST", module.LAST - 1)  # so that one follows the first
     first = unused_port(HOST)
     (tmp_path / "range").write_text(f"10000 {first - 1}")
     monkeypatch.setattr(module, "_RANGE_FILE", tmp_path / "range")

@@ -104,6 +104,20 @@ def test_points_of_a_plot_grow_to_the_right_and_upwards() -> None:
     assert second - first == pytest.approx(third - second)
 
 
+def test_a_linear_plot_begins_at_nothing_and_has_all_points_inside() -> None:
+    plot = load("_plot")
+    root = ET.fromstring(plot.linear("t", {"a": [(0, 0.0), (3000, 5.5), (7100, 11.0)]}, "samples"))
+    texts = [text.text for text in root.findall("{http://www.w3.org/2000/svg}text")]
+    (line,) = root.findall("{http://www.w3.org/2000/svg}polyline")
+    points = [tuple(map(float, point.split(","))) for point in (line.get("points") or "").split()]
+    bottom, right = plot.HEIGHT - plot.BOTTOM, plot.LEFT + plot.PLOT_WIDTH
+    assert points[0] == (plot.LEFT, bottom)
+    assert points[1] == (plot.LEFT + 3 / 8 * plot.PLOT_WIDTH, (points[0][1] + points[2][1]) / 2)
+    assert (points[2][0] < right, points[2][1] > plot.TOP) == (True, True)
+    assert {"0", "1,000", "8,000", "2", "12", "samples"} <= set(texts)
+
+
 def test_nothing_to_plot_is_an_error() -> None:
-    with pytest.raises(ValueError, match="nothing"):
-        load("_plot").log_log("t", {})
+    for draw in (lambda plot: plot.log_log("t", {}), lambda plot: plot.linear("t", {}, "x")):
+        with pytest.raises(ValueError, match="nothing"):
+            draw(load("_plot"))

@@ -40,8 +40,6 @@ def test_the_known_costs_of_ring_and_doubling_come_out(model: Any, n: int) -> No
     assert ring == [2 * (n - 1), 2 * nbytes * (n - 1) / n, nbytes * (n - 1) / n]
     doubling = counts(model, Algorithm.RECURSIVE_DOUBLING, n, 3 * n)
     assert doubling == [log, log * nbytes, log * nbytes]
-    halving = counts(model, Algorithm.HALVING_DOUBLING, n, 3 * n)
-    assert halving == [2 * log, 2 * nbytes * (n - 1) / n, nbytes * (n - 1) / n]
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 8, 33])

@@ -14,26 +14,63 @@ def report(monkeypatch: pytest.MonkeyPatch) -> Any:
     return pytest.importorskip("_report")
 
 
-def test_a_peer_without_figures_has_a_dash_and_its_reason(report: Any) -> None:
-    both = {"ftcomm": {"us": 10.0, "calls": 9}, "gloo": {"us": 125.0, "calls": 9}}
+def test_a_library_without_figures_has_a_dash_and_its_reason(report: Any) -> None:
+    ours, view = {"us": 10.0, "calls": 9}, {"us": 5.0, "calls": 9, "ratio": 0.5}
+    gloo = {"us": 125.0, "calls": 9, "ratio": 12.0, "view_ratio": 24.0}
+    small = {"ftcomm": ours, "ftcomm copy=False": view, "gloo": gloo}
+    place = {"kind": "allreduce", "world_size": 2, "transport": "shm"}
     lines = [
         {"machine": {"cpus": 2, "torch": None}},
-        {"world_size": 2, "nbytes": 4, "peers": both},
-        {"world_size": 2, "nbytes": 1024, "peers": {"ftcomm": {"us": 1234.5, "calls": 9}}},
+        {**place, "nbytes": 4, "peers": small},
+        {**place, "nbytes": 1024, "peers": {"ftcomm": {"us": 1234.5, "calls": 9}}},
+        {**place, "transport": "tcp", "nbytes": 4, "peers": {"ftcomm": ours}},
         {"world_size": 2, "peer": "gloo", "missing": "no answer in 300 s"},
+        {"world_size": 4, "peer": "gloo", "missing": "no answer in 300 s"},
     ]
-    assert report.allreduce_table(lines).splitlines() == [
+    assert report.calls_table(lines).splitlines() == [
         "cpus 2",
         "",
-        "2 ranks, microseconds, half the distance of the quartiles (and how many times ftcomm's)",
+        "allreduce, 2 ranks, shm, microseconds:",
         "",
-        "| bytes | ftcomm | gloo |",
-        "| --- | --- | --- |",
-        "| 4 | 10.0 | 125 (12.50) |",
-        "| 1,024 | 1,234 | - |",
+        "| bytes | ftcomm | ftcomm copy=False | gloo |",
+        "| --- | --- | --- | --- |",
+        "| 4 | 10.0 | 5.0 (0.50) | 125 (12.00, 24.00) |",
+        "| 1,024 | 1,234 | - | - |",
+        "",
+        "allreduce, 2 ranks, tcp, microseconds:",
+        "",
+        "| bytes | ftcomm |",
+        "| --- | --- |",
+        "| 4 | 10.0 |",
         "",
         "gloo: no answer in 300 s",
     ]
+
+
+def test_the_ratio_to_a_commit_has_its_interval(report: Any) -> None:
+    base = {"us": 11.0, "calls": 9, "ratio": 1.1, "low": 0.98, "high": 1.2}
+    place = {"kind": "send_recv", "world_size": 2, "transport": "tcp", "nbytes": 64}
+    peers = {"ftcomm": {"us": 10.0, "calls": 9}, "base": base}
+    lines = [{"machine": {"cpus": 2}}, {**place, "peers": peers}]
+    text = report.calls_table(lines).splitlines()
+    assert text[-1] == "| 64 | 10.0 | 11.0 (1.10, 0.98 to 1.20) |"
+
+
+def test_a_way_to_train_is_compared_with_the_first_one(report: Any) -> None:
+    common = {"samples": [64, 128, 192], "seeds": 5}
+    lines = [
+        {"machine": {"cpus": 2}},
+        {"way": "one", "wrong": [9.0, 5.0, 3.0], "loss": [1.0, 0.5, 0.25], "kb": 1000, **common},
+        {"way": "other", "wrong": [8.0, 6.0, 3.5], "loss": [1.0, 0.5, 0.2], "kb": 20, **common},
+    ]
+    text = report.patterns_table(lines).splitlines()
+    assert text[2] == "After 192 samples, mean of 5 seeds:"
+    assert text[-2:] == [
+        "| one | 3.00 (+0.00) | 0.250 (+0.000) | 1,000 |",
+        "| other | 3.50 (+0.50) | 0.200 (-0.050) | 20 |",
+    ]
+    (plot,) = report.patterns_plots(lines).values()
+    assert (plot.count("<polyline"), report.patterns_plots(lines[:1])) == (2, {})
 
 
 def test_each_phase_of_a_fault_has_a_row(report: Any) -> None:

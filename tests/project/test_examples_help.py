@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+FRAMEWORKS = {"torch": "torch", "dask": "distributed", "ray": "ray"}
 OPTION = re.compile(r"^  (?:-h, )?--[a-z-]+(?: [A-Z_]+)?(?P<meaning>\n? {2,}\S.*)?$", re.MULTILINE)
 
 
@@ -15,8 +16,9 @@ OPTION = re.compile(r"^  (?:-h, )?--[a-z-]+(?: [A-Z_]+)?(?P<meaning>\n? {2,}\S.*
 def test_help_says_what_an_example_does_and_each_option(
     path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if path.stem.startswith("torch_"):
-        pytest.importorskip("torch", reason="torch is not installed")
+    framework = FRAMEWORKS.get(path.stem.partition("_")[0])
+    if framework is not None:
+        pytest.importorskip(framework, reason=f"{framework} is not installed")
     monkeypatch.syspath_prepend(str(EXAMPLES))
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setattr(sys, "argv", [str(path), "--help"])

@@ -11,6 +11,7 @@ from tests.project.measure_house import (
     WORTH_THE_JUMP,
     above_bound,
     as_table,
+    c_of,
     code_of,
     measure_all,
     prose_of,
@@ -51,9 +52,11 @@ def test_a_project_that_breaks_every_bound_is_above_each(tmp_path: Path) -> None
             path = tmp_path.joinpath(folder, name).with_suffix(".py")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(source, encoding="utf-8")
+    (tmp_path / FOLDERS[0] / "a.c").write_text(f"int {'x' * 100};\n" * 1401, encoding="utf-8")
     sentence = f"{'word ' * 26}end.\n\n"
     (tmp_path / "README.md").write_text(sentence * 999, encoding="utf-8")
     measured = {**words_of(999, 999, 999), **code_of(tmp_path, FOLDERS), **prose_of(tmp_path)}
+    measured |= c_of(tmp_path, FOLDERS)
     assert BOUNDS.keys() - above_bound(measured).keys() == set()
     assert " above " in as_table(measured)
 

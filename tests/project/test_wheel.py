@@ -1,6 +1,8 @@
 """The wheel that users install: its files, its metadata, and its commands without a checkout."""
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -26,16 +28,34 @@ LEFT_OUT = (
 )
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder into which the wheel is unpacked."""
-    folder = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+BINARY = "ftcomm/core/_core.abi3.so"
+
+
+def build(folder: Path, **variables: str) -> Path:
+    """Build a wheel into `folder`, and return it."""
+    words = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    environ = {**os.environ, **variables}
+    subprocess.run(words, cwd=ROOT, env=environ, check=True, capture_output=True)
     (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    """The folder into which the wheel is unpacked."""
     with zipfile.ZipFile(built) as archive:
-        archive.extractall(folder / "unpacked")
-    return folder / "unpacked"
+        archive.extractall(built.parent / "unpacked")
+    return built.parent / "unpacked"
+
+
+def needs_a_compiler() -> None:
+    if shutil.which(os.environ.get("CC") or "cc") is None:
+        pytest.skip("no C compiler built the core")
 
 
 def run_module(wheel: Path, module: str, *words: str) -> tuple[int, str]:
@@ -66,7 +86,37 @@ def test_the_wheel_has_the_sources_but_what_tests_ftcomm(wheel: Path) -> None:
     packed = {path.relative_to(wheel).as_posix() for path in wheel.rglob("*.*") if path.is_file()}
     packed = {name for name in packed if ".dist-info/" not in name and "__pycache__" not in name}
     documents = {f"ftcomm_tracker/help/{name}.md" for name in DOCUMENTS}
-    assert packed == expected | {"ftcomm/py.typed"} | documents
+    assert packed - {BINARY} == expected | {"ftcomm/py.typed"} | documents
+
+
+def test_the_wheel_has_the_compiled_core_for_every_python(built: Path, wheel: Path) -> None:
+    needs_a_compiler()
+    assert built.stem.split("-")[2:4] == ["cp311", "abi3"]
+    status, text = run_module(wheel, "ftcomm_tracker", "doctor")
+    assert "core: compiled (its results are numpy's)" in text, (status, text)
+
+
+def test_without_a_compiler_the_wheel_is_pure_and_complete(wheel: Path, tmp_path: Path) -> None:
+    pure = build(tmp_path, CC="/bin/false")
+    assert pure.stem.endswith("-py3-none-any")
+    with zipfile.ZipFile(pure) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    packed = {path.relative_to(wheel).as_posix() for path in wheel.rglob("*") if path.is_file()}
+    packed = {name for name in packed if ".dist-info/" not in name and "__pycache__" not in name}
+    assert names == packed - {BINARY}
+
+
+def test_an_editable_installation_compiles_into_the_tree(tmp_path: Path) -> None:
+    needs_a_compiler()
+    (tmp_path / "ftcomm/core").mkdir(parents=True)
+    for path in (ROOT / "hatch_build.py", *ROOT.glob("ftcomm/core/*.[ch]")):
+        shutil.copy(path, tmp_path / path.relative_to(ROOT))
+    hook = "CoreHook('.', {}, None, None, '', 'wheel')"
+    code = f"from hatch_build import CoreHook; {hook}.initialize('editable', {{}})"
+    for variables, is_compiled in (({}, True), ({"CC": "/bin/false"}, False)):
+        environ = {**os.environ, **variables}
+        subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environ, check=True)
+        assert (tmp_path / BINARY).exists() == is_compiled
 
 
 def test_the_documents_that_errors_name_are_shown_without_a_checkout(wheel: Path) -> None:

@@ -22,13 +22,14 @@ from types import FrameType
 import numpy as np
 
 import ftcomm
-from ftcomm.transport import waiting
+from ftcomm.core import python_core
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = str(Path(ftcomm.__file__).parent)
 WITHIN_S = 120.0  # a job of two ranks on a loaded machine is over in a tenth of this
 ELEMENTS = 256  # of float32: 1 KiB
 ROUNDS = 10
+WAITS = ("Form.run", "Form.repeat")  # of the compiled core
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +60,14 @@ def visit(call: Callable[[], object], at_wait: Callable[[], object] = nothing) -
     """
     seen: list[tuple[str, str, int]] = []
 
-    def note(frame: FrameType, event: str, _: object) -> None:
+    def note(frame: FrameType, event: str, called: object) -> None:
         code = frame.f_code
         if event == "call" and code.co_filename.startswith(PACKAGE):
             seen.append((code.co_filename, code.co_name, code.co_firstlineno))
-            if code.co_filename == waiting.__file__:
+            if code.co_filename == python_core.__file__:
                 at_wait()
+        elif event == "c_call" and getattr(called, "__qualname__", "").endswith(WAITS):
+            at_wait()
 
     sys.setprofile(note)
     try:

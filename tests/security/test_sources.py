@@ -15,11 +15,16 @@ STARTS_PROCESSES = [
     "tracker/ftcomm_tracker/embedding/host_process.py",
     "tracker/ftcomm_tracker/launcher/processes/child_process.py",
 ]
-# Between `launch` and its own children, in a folder of their user; see docs/security.md.
+# Likewise the interpreter, for a rank beside a task of Dask or an actor of Ray.
+STARTS_A_RANK = ["tracker/ftcomm_tracker/embedding/rank_process.py"]
+# Between `launch` and its own children, in a folder of their user, and where Dask or Ray carry the
+# function of a user as they carry any; see docs/security.md.
 PICKLES = "tracker/ftcomm_tracker/embedding/pickled.py"
 USES_PICKLES = [
+    "tracker/ftcomm_tracker/embedding/dask_gang.py",
     "tracker/ftcomm_tracker/embedding/launch.py",
     "tracker/ftcomm_tracker/embedding/outcomes.py",
+    "tracker/ftcomm_tracker/embedding/ray_gang.py",
     "tracker/ftcomm_tracker/embedding/worker.py",
 ]
 
@@ -79,11 +84,15 @@ def test_no_module_runs_text() -> None:
 
 def test_only_the_launcher_starts_processes() -> None:
     assert importers("subprocess") == STARTS_PROCESSES
+    calls = [(path, ast.unparse(node.func)) for path, node in nodes() if isinstance(node, ast.Call)]
+    assert [path for path, name in calls if "create_subprocess" in name] == STARTS_A_RANK
 
 
-def test_the_systems_library_is_called_for_files_processes_and_the_clock_alone() -> None:
+def test_the_systems_library_is_called_for_files_futexes_processes_and_the_clock_alone() -> None:
     assert importers("ctypes") == [
+        "ftcomm/core/python_core.py",
         "ftcomm/durable/file_calls.py",
+        "ftcomm/lightgbm/network.py",  # LightGBM's own library
         "tracker/ftcomm_tracker/launcher/processes/child_process.py",
         "tracker/ftcomm_tracker/operator/machine_checks.py",
     ]

@@ -11,7 +11,7 @@ import pytest
 from ftcomm.protocol.codec import encode
 from ftcomm.protocol.field_types import MAX_CONTROL_FRAME
 from ftcomm.protocol.handshake import DataContext
-from ftcomm.protocol.link_messages import FetchEnd, FetchRequest, Sharing
+from ftcomm.protocol.link_messages import FetchEnd, FetchRequest
 from ftcomm.protocol.messages import (
     AllClosed,
     Closed,
@@ -260,8 +260,6 @@ def test_a_second_link_of_a_pair_is_closed_and_the_first_works_on(
         pytest.skip("abstract Unix addresses: Linux alone has them")
     attacked_job.step()
     with attacked_job.doors[name].enter(role="data") as caller:
-        if name == "worker by Unix socket":  # no memory: the socket itself is to be the link
-            caller.send(Sharing(failure="not wanted"))
         caller.say(b"\xff" * 100_000)
         assert caller.until_end() == b""
     attacked_job.must_be_unharmed(name)

@@ -105,6 +105,7 @@ def _work(watch: Watch) -> None:
         for line in sys.stdin:
             if line == "close\n":
                 break
+            comm.broadcast(np.zeros(1))  # by a link, which an attack may be on
             total = comm.allreduce(np.arange(4.0) + comm.rank)
             _say({"sum": total.tolist(), "epoch": comm.epoch})
 

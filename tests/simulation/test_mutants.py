@@ -136,9 +136,10 @@ def test_one_whose_tests_need_a_missing_package_is_not_run() -> None:
     assert check_unmutated([mutant]) == ""
 
 
-def test_those_of_torch_say_that_they_need_it() -> None:
+def test_those_of_adapters_say_which_framework_they_need() -> None:
     for mutant in DEFECTS:
-        assert ("torch" in mutant.needs) == (name_of(mutant.layer) == "adapters"), mutant.name
+        of_adapters = name_of(mutant.layer) == "adapters"
+        assert bool({"torch", "lightgbm"} & set(mutant.needs)) == of_adapters, mutant.name
 
 
 def test_each_of_many_is_looked_at_once() -> None:

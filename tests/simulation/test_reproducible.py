@@ -1,6 +1,5 @@
 """A seed is a run, byte for byte, in every process and under every hash seed."""
 
-import json
 import os
 import subprocess
 import sys
@@ -18,7 +17,7 @@ def test_a_seed_is_one_run_in_every_process_and_under_every_hash_seed() -> None:
     path = os.pathsep.join(part for part in sys.path if part)
     runs = [
         subprocess.run(
-            [*command, "--json"],
+            command,
             env={**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": seed},
             capture_output=True,
             text=True,
@@ -26,5 +25,5 @@ def test_a_seed_is_one_run_in_every_process_and_under_every_hash_seed() -> None:
         )
         for seed in HASH_SEEDS
     ]
-    digests = [json.loads(run.stdout)["digest"] for run in runs]
+    digests = [run.stdout.partition("digest:")[2].split()[0] for run in runs]
     assert (len(digests[0]), set(digests)) == (64, {digests[0]})

@@ -74,8 +74,8 @@ def test_the_same_seed_is_the_same_run() -> None:
 
 
 def test_the_command_says_how_to_see_a_seed_again() -> None:
-    done = CliRunner().invoke(main, ["sim", "--seeds", "30", "--json"])
-    assert (done.exit_code, '"failures": []' in done.output) == (0, True)
+    done = CliRunner().invoke(main, ["sim", "--seeds", "30"])
+    assert (done.exit_code, done.output.splitlines()[-1]) == (0, "all rules held")
     one = CliRunner().invoke(main, ["sim", "--seed", "3", "--trace"])
     assert one.exit_code == 0
     assert "seed 3:" in one.output.splitlines()[-1]

@@ -174,9 +174,7 @@ def test_a_root_outside_the_group_is_refused(comm: ftcomm.Communicator, root: in
     assert position(comm) == (-1, 0)
 
 
-@pytest.mark.parametrize(
-    "algorithm", [None, "auto", "ring", "recursive_doubling", "halving_doubling"]
-)
+@pytest.mark.parametrize("algorithm", [None, "auto", "ring", "recursive_doubling"])
 def test_every_algorithm_has_a_name(comm: ftcomm.Communicator, algorithm: str | None) -> None:
     assert comm.allreduce([1, 2], algorithm=algorithm).tolist() == [1, 2]
 

@@ -32,7 +32,6 @@ def _same(
         call, other = ours[key][0], theirs[key][0]  # others that differ break another rule
         if call.event.result != other.event.result:
             yield call.violation(
-                "same-over-attempts",
                 f"{key} is {call.event.result} in attempt {call.record.attempt},"
                 f" and {other.event.result} in attempt {other.record.attempt}",
                 other.line,
@@ -51,10 +50,10 @@ def begins_at_its_parent(case: Case) -> Iterator[RuleViolation]:
             early = event.version < parent or (event.epoch == first and event.version != parent)
             if early:
                 what = f"loaded version {event.version}; its attempt begins at version {parent}"
-                yield call.violation("begins-at-its-parent", what)
+                yield call.violation(what)
         elif event.how == EXECUTED and parent and event.position.version < parent:
             what = f"was executed again, though its attempt begins at version {parent}"
-            yield call.violation("begins-at-its-parent", what)
+            yield call.violation(what)
 
 
 def _parent(case: Case) -> int:
@@ -94,7 +93,7 @@ def _named(version: int | None) -> str:
 
 def _about(line: HistoryLine[AttemptFound], what: str, *others: str) -> RuleViolation:
     where = f"attempt {line.event.attempt}"
-    return RuleViolation("resumes-newest", "", where, what, (line.at, *others))
+    return RuleViolation("", where, what, (line.at, *others))
 
 
 def one_checkpoint_lost(case: Case) -> Iterator[RuleViolation]:
@@ -112,7 +111,6 @@ def one_checkpoint_lost(case: Case) -> Iterator[RuleViolation]:
         late = loss.t - due.line.t
         if min(loss.event.served_s, late) > case.limits.durable_within_s:
             yield due.violation(
-                "one-checkpoint-lost",
                 f"version {due.event.version} was due and committed {late:.1f} s before everything"
                 f" was lost, and the store has {_named(loss.event.version)}",
                 loss,

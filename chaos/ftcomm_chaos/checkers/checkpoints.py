@@ -15,7 +15,6 @@ def same_state(case: Case) -> Iterator[RuleViolation]:
         first = deliveries[0]
         for other in outliers(deliveries, lambda delivery: delivery.event.result):
             yield other.violation(
-                "same-state",
                 f"version {version} is {other.event.result}, where {first.record.name} has "
                 f"{first.event.result}",
                 first.line,
@@ -33,7 +32,6 @@ def local_state(case: Case) -> Iterator[RuleViolation]:
         if first is None or delivery.event.local == first.event.local:
             continue
         yield delivery.violation(
-            "local-state",
             f"the local state of version {delivery.event.version} is {delivery.event.local}, "
             f"not {first.event.local}",
             first.line,
@@ -53,7 +51,7 @@ def version_counts(case: Case) -> Iterator[RuleViolation]:
             due = None
         if event.version != due:
             what = f"{event.kind} returned version {event.version}, not {due}"
-            yield delivery.violation("version-counts", what)
+            yield delivery.violation(what)
 
 
 def load_newest(case: Case) -> Iterator[RuleViolation]:
@@ -68,7 +66,6 @@ def load_newest(case: Case) -> Iterator[RuleViolation]:
         for other, plan in case.plans[epoch]:
             if plan.event.position.version > event.version:
                 yield delivery.violation(
-                    "load-newest",
                     f"loaded version {event.version}; {other.name} was at {plan.event.position}",
                     plan,
                 )
@@ -119,7 +116,7 @@ def _gave_its_state(
     call = record.entered.get(first.event.position)
     if call is None and record.ended is not None:
         what = f"version {version} is committed, and rank {record.rank} never gave its state"
-        yield first.violation("committed-by-all", what)
+        yield first.violation(what)
     if call is not None and case.has_one_clock and call.t > first.line.t:
         what = f"version {version} was committed before rank {record.rank} gave its state"
-        yield first.violation("committed-by-all", what, call)
+        yield first.violation(what, call)

@@ -29,7 +29,7 @@ def call_shape(case: Case) -> Iterator[RuleViolation]:
             if ended is not None:
                 wrong = f"{line.event.event} after the end of its incarnation"
             if wrong:
-                yield RuleViolation("call-shape", record.name, "", wrong, (line.at,))
+                yield RuleViolation(record.name, "", wrong, (line.at,))
                 break  # what follows is out of step
             if isinstance(line.event, Entered):
                 inside = line
@@ -61,9 +61,7 @@ def delivered_once(case: Case) -> Iterator[RuleViolation]:
         for line in record.returns:
             first = seen.setdefault(line.event.position, line)
             if first is not line:
-                yield ReturnedCall(record, line).violation(
-                    "delivered-once", "was given it twice", first
-                )
+                yield ReturnedCall(record, line).violation("was given it twice", first)
 
 
 def delivered_in_order(case: Case) -> Iterator[RuleViolation]:
@@ -76,9 +74,7 @@ def delivered_in_order(case: Case) -> Iterator[RuleViolation]:
                 continue  # another rule's
             seen.add(event.position)
             if event.position != due:
-                yield ReturnedCall(record, line).violation(
-                    "delivered-in-order", f"where {due} was due"
-                )
+                yield ReturnedCall(record, line).violation(f"where {due} was due")
                 break  # all that follows would be out of order
             due = due.next() if event.version is None else due.at_version(event.version)
 
@@ -92,16 +88,12 @@ def executed_again(case: Case) -> Iterator[RuleViolation]:
         for record, plan in case.plans.get(event.epoch, []):
             if plan.event.position > event.position:
                 yield delivery.violation(
-                    "executed-again",
-                    f"executed in epoch {event.epoch}; {record.name} had completed it before",
-                    plan,
+                    f"executed in epoch {event.epoch}; {record.name} had completed it before", plan
                 )
                 break
             if plan.event.frontier > event.position and record is delivery.record:
                 yield delivery.violation(
-                    "executed-again",
-                    f"executed in epoch {event.epoch}, which begins at {plan.event.frontier}",
-                    plan,
+                    f"executed in epoch {event.epoch}, which begins at {plan.event.frontier}", plan
                 )
                 break
 
@@ -117,10 +109,10 @@ def executed_by_all(case: Case) -> Iterator[RuleViolation]:
             called = case.first_called.get((rank, event.position))
             if called is None:
                 what = f"was executed, and rank {rank} never called it"
-                yield delivery.violation("executed-by-all", what)
+                yield delivery.violation(what)
             elif comparable and called.t > delivery.line.t:
                 what = f"was executed before rank {rank} called it"
-                yield delivery.violation("executed-by-all", what, called)
+                yield delivery.violation(what, called)
 
 
 def served_from_somewhere(case: Case) -> Iterator[RuleViolation]:
@@ -130,9 +122,7 @@ def served_from_somewhere(case: Case) -> Iterator[RuleViolation]:
     for position, deliveries in case.by_position.items():
         before = [call for each in case.earlier for call in each.by_position.get(position, [])]
         if all(delivery.event.how == SERVED for delivery in (*deliveries, *before)):
-            yield deliveries[0].violation(
-                "served-from-somewhere", "was served, and no rank has executed it"
-            )
+            yield deliveries[0].violation("was served, and no rank has executed it")
 
 
 def input_intact(case: Case) -> Iterator[RuleViolation]:
@@ -147,7 +137,7 @@ def input_intact(case: Case) -> Iterator[RuleViolation]:
                     line.event.input != before.event.input
                 ):
                     yield RuleViolation(
-                        "input-intact", record.name, str(line.event.position),
+                        record.name, str(line.event.position),
                         f"the input of {line.event.kind} was changed by the call",
                         (before.at, line.at),
                     )  # fmt: skip

@@ -3,19 +3,19 @@
 import itertools
 from collections.abc import Iterator
 
-from ftcomm.diagnostics.history import EXECUTED, Over, Planned
+from ftcomm.diagnostics.history import EXECUTED, Planned
 from ftcomm.errors import EvictedError, FencedError
 from ftcomm_chaos.checkers.violation import Case, ReturnedCall, RuleViolation
-from ftcomm_chaos.history.model import HistoryLine, IncarnationRecord
+from ftcomm_chaos.history.model import HistoryLine, IncarnationRecord, lines_of
 
 EPOCH_GAP = 1000  # by which a tracker without a journal goes beyond all epochs that it hears of
 FENCED = frozenset((FencedError.__name__, EvictedError.__name__))
 
 
 def _about(
-    record: IncarnationRecord, plan: HistoryLine[Planned], rule: str, what: str, *others: str
+    record: IncarnationRecord, plan: HistoryLine[Planned], what: str, *others: str
 ) -> RuleViolation:
-    return RuleViolation(rule, record.name, f"epoch {plan.event.epoch}", what, (plan.at, *others))
+    return RuleViolation(record.name, f"epoch {plan.event.epoch}", what, (plan.at, *others))
 
 
 def epochs_grow(case: Case) -> Iterator[RuleViolation]:
@@ -25,7 +25,7 @@ def epochs_grow(case: Case) -> Iterator[RuleViolation]:
         for plan in record.plans:
             if last is not None and plan.event.epoch <= last.event.epoch:
                 what = f"took its plan after that of epoch {last.event.epoch}"
-                yield _about(record, plan, "epochs-grow", what, last.at)
+                yield _about(record, plan, what, last.at)
             last = plan
 
 
@@ -37,7 +37,7 @@ def one_membership(case: Case) -> Iterator[RuleViolation]:
             ours, theirs = plan.event, first.event
             if (ours.members, ours.frontier) != (theirs.members, theirs.frontier):
                 what = f"has other members or another frontier than {first_record.name}"
-                yield _about(record, plan, "one-membership", what, first.at)
+                yield _about(record, plan, what, first.at)
 
 
 def own_place(case: Case) -> Iterator[RuleViolation]:
@@ -47,13 +47,13 @@ def own_place(case: Case) -> Iterator[RuleViolation]:
             event = plan.event
             workers = [worker for worker, _ in event.members]
             if len(set(workers)) != len(workers) or len(workers) != case.history.size:
-                yield _about(record, plan, "own-place", f"its members are {workers}")
+                yield _about(record, plan, f"its members are {workers}")
             elif event.rank != record.rank or event.members[event.rank] != (
                 record.worker,
                 record.incarnation,
             ):
                 what = f"rank {event.rank} is not the place of this incarnation"
-                yield _about(record, plan, "own-place", what, record.started.at)
+                yield _about(record, plan, what, record.started.at)
 
 
 def incarnations_grow(case: Case) -> Iterator[RuleViolation]:
@@ -70,7 +70,7 @@ def incarnations_grow(case: Case) -> Iterator[RuleViolation]:
             known, where = newest.setdefault(worker, (incarnation, plan))
             if incarnation < known and not _was_unknown(case, where.event.epoch, epoch):
                 what = f"has incarnation {incarnation} of {worker} after incarnation {known}"
-                yield _about(record, plan, "incarnations-grow", what, where.at)
+                yield _about(record, plan, what, where.at)
             newest[worker] = (incarnation, plan)
 
 
@@ -99,12 +99,12 @@ def in_its_epoch(case: Case) -> Iterator[RuleViolation]:
             delivery, plan = ReturnedCall(record, line), begins.get(event.epoch)
             if plan is None:
                 what = f"was executed in epoch {event.epoch}, whose plan it has not taken"
-                yield delivery.violation("in-its-epoch", what)
+                yield delivery.violation(what)
                 continue
             after = follows.get(event.epoch)
             if after is not None and event.position >= after.event.position:
                 what = f"was executed in epoch {event.epoch}, which had ended before"
-                yield delivery.violation("in-its-epoch", what, after)
+                yield delivery.violation(what, after)
 
 
 def nothing_forgotten(case: Case) -> Iterator[RuleViolation]:
@@ -120,7 +120,7 @@ def nothing_forgotten(case: Case) -> Iterator[RuleViolation]:
             and plan.event.frontier < reached.event.position
         ):
             what = f"begins at {plan.event.frontier}; all had come to {reached.event.position}"
-            yield _about(record, plan, "nothing-forgotten", what, reached.line.at)
+            yield _about(record, plan, what, reached.line.at)
         here = done.get(epoch)
         if here is not None and (reached is None or here.event.position > reached.event.position):
             reached = here
@@ -140,15 +140,15 @@ def _executed_with_all(case: Case) -> dict[int, ReturnedCall]:
 
 def fenced_is_silent(case: Case) -> Iterator[RuleViolation]:
     """An incarnation that has lost its place completes nothing and takes no plan."""
-    yield from _silent(case, "fenced-is-silent", fenced=True)
+    yield from _silent(case, fenced=True)
 
 
 def verdict_is_final(case: Case) -> Iterator[RuleViolation]:
     """After a verdict nothing completes and no plan is taken."""
-    yield from _silent(case, "verdict-is-final", fenced=False)
+    yield from _silent(case, fenced=False)
 
 
-def _silent(case: Case, rule: str, *, fenced: bool) -> Iterator[RuleViolation]:
+def _silent(case: Case, *, fenced: bool) -> Iterator[RuleViolation]:
     for record in case.records:
         over = record.over
         if over is None or (over.event.error in FENCED) != fenced:
@@ -156,15 +156,7 @@ def _silent(case: Case, rule: str, *, fenced: bool) -> Iterator[RuleViolation]:
         for line in record.returns:
             if line.event.position >= over.event.position:
                 what = f"completed after {over.event.error} at {over.event.position}"
-                yield ReturnedCall(record, line).violation(rule, what, over)
-        behind = record.lines[_index(record, over) + 1 :]
-        for later in behind:
-            if isinstance(later.event, Planned):
-                what = f"took a plan after {over.event.error}"
-                yield RuleViolation(
-                    rule, record.name, f"epoch {later.event.epoch}", what, (later.at, over.at)
-                )
-
-
-def _index(record: IncarnationRecord, over: HistoryLine[Over]) -> int:
-    return next(i for i, line in enumerate(record.lines) if line.event is over.event)
+                yield ReturnedCall(record, line).violation(what, over)
+        behind = record.lines[record.lines.index(over) + 1 :]
+        for plan in lines_of(behind, Planned):
+            yield _about(record, plan, f"took a plan after {over.event.error}", over.at)

@@ -19,9 +19,7 @@ def memory_bounded(case: Case) -> Iterator[RuleViolation]:
         grown, samples = _growth(record, lambda sample: sample.rss)
         if grown > case.limits.rss_growth:
             what = f"memory has grown by {grown / MIB:.0f} MiB"
-            yield RuleViolation(
-                "memory-bounded", record.name, "", what, (samples[0].at, samples[-1].at)
-            )
+            yield RuleViolation(record.name, "", what, (samples[0].at, samples[-1].at))
 
 
 def descriptors_bounded(case: Case) -> Iterator[RuleViolation]:
@@ -32,7 +30,7 @@ def descriptors_bounded(case: Case) -> Iterator[RuleViolation]:
         if grown > case.limits.fds_growth + links:
             what = f"{grown:.0f} more descriptors are open"
             lines = (samples[0].at, samples[-1].at)
-            yield RuleViolation("descriptors-bounded", record.name, "", what, lines)
+            yield RuleViolation(record.name, "", what, lines)
 
 
 def _growth(
@@ -61,7 +59,7 @@ def no_false_eviction(case: Case) -> Iterator[RuleViolation]:
         if not excuses:
             what = f"{over.event.error}, and nothing was done to it that takes a place: "
             yield RuleViolation(
-                "no-false-eviction", record.name, str(over.event.position), what + over.event.cause,
+                record.name, str(over.event.position), what + over.event.cause,
                 (over.at, *(fault.at for fault in harness.faults[:1])),
             )  # fmt: skip
 

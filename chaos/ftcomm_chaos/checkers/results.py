@@ -23,7 +23,6 @@ def same_bytes(case: Case) -> Iterator[RuleViolation]:
         first = deliveries[0]
         for other in outliers(deliveries, _result):
             yield other.violation(
-                "same-bytes",
                 f"was given {other.event.result}, where {first.record.name} was given "
                 f"{first.event.result}",
                 first.line,
@@ -67,7 +66,6 @@ def same_call(case: Case) -> Iterator[RuleViolation]:
         known = first.setdefault(event.position, (event.signature, line.at))
         if known[0] != event.signature:
             yield RuleViolation(
-                "same-call",
                 record.name,
                 str(event.position),
                 f"called {event.kind} at {event.site}, and was given a result where others called "
@@ -113,9 +111,7 @@ def _missing(ours: set[K], theirs: dict[K, list[ReturnedCall]]) -> Iterator[Rule
     """Name what no attempt has."""
     for key in (key for key in theirs if key not in ours):
         at = (theirs[key][0].line.at,)
-        yield RuleViolation(
-            "as-reference", "", str(key), "the reference has it, and no rank here", at
-        )
+        yield RuleViolation("", str(key), "the reference has it, and no rank here", at)
 
 
 def _against(
@@ -123,12 +119,10 @@ def _against(
 ) -> Iterator[RuleViolation]:
     delivery = deliveries[0]  # others that differ break another rule
     if not reference:
-        yield delivery.violation("as-reference", "the reference has nothing here")
+        yield delivery.violation("the reference has nothing here")
     elif delivery.event.result != reference[0].event.result:
         yield delivery.violation(
-            "as-reference",
-            f"was given {delivery.event.result}, not {reference[0].event.result}",
-            reference[0].line,
+            f"was given {delivery.event.result}, not {reference[0].event.result}", reference[0].line
         )
 
 

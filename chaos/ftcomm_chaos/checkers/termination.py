@@ -51,7 +51,7 @@ def same_error(case: Case) -> Iterator[RuleViolation]:
         _, first_error, first_cause, first_at = told[0]
         if (error, cause) != (first_error, first_cause):
             what = f"{error}: {cause}; others have {first_error}: {first_cause}"
-            yield RuleViolation("same-error", record.name, "", what, (at, first_at))
+            yield RuleViolation(record.name, "", what, (at, first_at))
 
 
 def one_ending(case: Case) -> Iterator[RuleViolation]:
@@ -63,7 +63,7 @@ def one_ending(case: Case) -> Iterator[RuleViolation]:
     for record in case.closed:
         assert record.ended is not None
         what = f"closed, and {other.name} was told {over.event.error}"
-        yield RuleViolation("one-ending", record.name, "", what, (record.ended.at, over.at))
+        yield RuleViolation(record.name, "", what, (record.ended.at, over.at))
 
 
 def closed_by_all(case: Case) -> Iterator[RuleViolation]:
@@ -75,7 +75,7 @@ def closed_by_all(case: Case) -> Iterator[RuleViolation]:
     assert first.ended is not None
     for rank in sorted(set(range(case.history.size)) - closers):
         what = f"closed, and rank {rank} never called close"
-        yield RuleViolation("closed-by-all", first.name, "", what, (first.ended.at,))
+        yield RuleViolation(first.name, "", what, (first.ended.at,))
 
 
 def mismatch_in_time(case: Case) -> Iterator[RuleViolation]:
@@ -95,9 +95,7 @@ def mismatch_in_time(case: Case) -> Iterator[RuleViolation]:
         late = line.t - since
         if late > case.limits.mismatch_within_s and not _is_troubled(case, since, line.t):
             what = f"{MISMATCH} came {late:.2f} s after the last rank had entered {where}"
-            yield RuleViolation(
-                "mismatch-in-time", record.name, str(line.event.position), what, (line.at,)
-            )
+            yield RuleViolation(record.name, str(line.event.position), what, (line.at,))
 
 
 def _is_troubled(case: Case, since: float, until: float) -> bool:
@@ -129,9 +127,7 @@ def lost_for_a_reason(case: Case) -> Iterator[RuleViolation]:
     if len(dead) + replaced < enough:
         deaths = counted(len(dead), "death")
         what = f"lost after {deaths}, where {enough} keep each result: {over.event.cause}"
-        yield RuleViolation(
-            "lost-for-a-reason", record.name, str(over.event.position), what, (over.at,)
-        )
+        yield RuleViolation(record.name, str(over.event.position), what, (over.at,))
 
 
 def _gave_other_inputs(case: Case) -> bool:

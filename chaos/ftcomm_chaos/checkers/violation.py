@@ -44,18 +44,18 @@ class RuleViolation:
     """A rule that does not hold.
 
     Attributes:
-        rule: its stable name.
         who: the incarnation, as worker id and incarnation; empty where it is about the job.
         where: position or epoch.
         what: in one sentence.
         lines: evidence, as file and line.
+        rule: its stable name, which `check` adds.
     """
 
-    rule: str
     who: str
     where: str
     what: str
     lines: tuple[str, ...]
+    rule: str = ""
 
     def __str__(self) -> str:
         place = " ".join(
@@ -76,10 +76,10 @@ class ReturnedCall:
         """Event of the call's return."""
         return self.line.event
 
-    def violation(self, rule: str, what: str, *others: HistoryLine[Any]) -> RuleViolation:
+    def violation(self, what: str, *others: HistoryLine[Any]) -> RuleViolation:
         """A violation about this call."""
         at = tuple(line.at for line in (self.line, *others))
-        return RuleViolation(rule, self.record.name, str(self.event.position), what, at)
+        return RuleViolation(self.record.name, str(self.event.position), what, at)
 
 
 class Case:

@@ -2,13 +2,13 @@
 
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
 from ftcomm.config.plurals import counted
 from ftcomm_chaos import checkers
-from ftcomm_chaos.checkers import RULES, RuleViolation
-from ftcomm_chaos.history import History, HistoryError, read_history
+from ftcomm_chaos.history import HistoryError, read_history
 
 HOLDS, BROKEN, NOTHING, UNREADABLE = 0, 1, 2, 3  # exit statuses
 FOLDER = click.Path(path_type=Path)
@@ -27,32 +27,23 @@ def check(folder: Path, reference: Path | None) -> None:
         history = read_history(folder)
         peace = None if reference is None else read_history(reference)
     except HistoryError as error:
-        click.echo(_shown(str(error)))
-        sys.exit(UNREADABLE)
+        _end(UNREADABLE, _shown(error))
     for name, read in ((folder, history), (reference, peace)):
         if read is not None and not read.records:
-            click.echo(
-                f"{_shown(str(name))}: no incarnation is recorded there - set FTCOMM_HISTORY"
-            )
-            sys.exit(NOTHING)
+            _end(NOTHING, f"{_shown(name)}: no incarnation is recorded there - set FTCOMM_HISTORY")
     violations = checkers.check(history, peace)
-    click.echo(_text(history, violations))
-    sys.exit(BROKEN if violations else HOLDS)
+    calls = sum(len(record.returns) for record in history.records)
+    ranks = f"{counted(len(history.records), 'incarnation')} of {counted(history.size, 'rank')}"
+    tail = "FAILED" if violations else f"all {len(checkers.RULES)} rules hold"
+    lines = [f"{ranks}, {counted(calls, 'call')} returned", *map(_shown, violations), tail]
+    _end(BROKEN if violations else HOLDS, "\n".join(lines))
 
 
-def _shown(text: str) -> str:
-    """Fit for a terminal: a file's content and name may come from anybody."""
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+def _end(status: int, text: str) -> NoReturn:
+    click.echo(text)
+    sys.exit(status)
 
 
-def _calls(history: History) -> int:
-    return sum(len(record.returns) for record in history.records)
-
-
-def _text(history: History, violations: list[RuleViolation]) -> str:
-    head = (
-        f"{counted(len(history.records), 'incarnation')} of {counted(history.size, 'rank')},"
-        f" {counted(_calls(history), 'call')} returned"
-    )
-    tail = "FAILED" if violations else f"all {len(RULES)} rules hold"
-    return "\n".join([head, *(_shown(str(violation)) for violation in violations), tail])
+def _shown(what: object) -> str:
+    """Fit for a line of a terminal: a file's content and name may come from anybody."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in str(what))

@@ -6,7 +6,7 @@ from typing import Any
 from ftcomm.config.plurals import counted
 from ftcomm_chaos.report.attribution import percentile, phase_times
 from ftcomm_chaos.report.escaping import printable
-from ftcomm_chaos.report.run_record import AttemptRow, Delivery, RunRecord
+from ftcomm_chaos.report.run_record import AttemptRow, RunRecord
 from ftcomm_chaos.report.verdict import RunExit
 from ftcomm_chaos.runner.session import RunSession
 
@@ -33,16 +33,21 @@ MEANINGS = {
 
 def report_text(session: RunSession) -> str:
     """The whole session for a person."""
+    lines = [*outcome_lines(session, MOST_SHOWN), "", *verdict_lines(session)]
+    return printable("\n".join(lines))
+
+
+def outcome_lines(session: RunSession, most: int) -> list[str]:
+    """Faults of each run, `most` of them, times of the recoveries, and the goodput."""
     lines = []
     for run in session.runs:
-        lines += ["", f"{run.name}: {run.wall_s:.1f} s", *_faults(run)]
+        lines += ["", f"{run.name}: {run.wall_s:.1f} s", *_faults(run, most)]
     lines += ["", *_times(session.runs)]
     goodput = session.goodput()
     if goodput is not None:
         lines.append(f"goodput {100 * goodput:.1f} % of the run without faults")
-        lines += hint_lines(session)
-    lines += ["", *verdict_lines(session)]
-    return printable("\n".join(lines))
+        lines += _hint_lines(session)
+    return lines
 
 
 def verdict_lines(session: RunSession) -> list[str]:
@@ -61,7 +66,7 @@ def verdict_lines(session: RunSession) -> list[str]:
     return lines
 
 
-def hint_lines(session: RunSession) -> list[str]:
+def _hint_lines(session: RunSession) -> list[str]:
     """A remedy for a low goodput, if the script has an obvious one."""
     killed = any(delivery.dies for run in session.runs for delivery in run.delivered)
     if not killed or session.reference.checkpoints != 0:
@@ -72,12 +77,7 @@ def hint_lines(session: RunSession) -> list[str]:
     ]
 
 
-def fault_words(delivery: Delivery) -> str:
-    """Describe the outcome of one fault."""
-    return f"not delivered: {delivery.failed}" if delivery.failed else delivery.what
-
-
-def attempt_words(row: AttemptRow) -> str:
+def _attempt_words(row: AttemptRow) -> str:
     """Describe the beginning of one attempt, and what it does again."""
     text = f"attempt {row.attempt} begins from {row.origin}"
     if row.lost_s is None or row.lost_versions is None:
@@ -109,18 +109,18 @@ def document(session: RunSession) -> dict[str, Any]:
     }
 
 
-def _faults(run: RunRecord) -> list[str]:
+def _faults(run: RunRecord, most: int) -> list[str]:
     lines = []
-    for delivery in run.deliveries[:MOST_SHOWN]:
+    for delivery in run.deliveries[:most]:
+        what = f"not delivered: {delivery.failed}" if delivery.failed else delivery.what
         cost = ""
         if delivery.recover_ms is not None:
             detect = "" if delivery.detect_ms is None else f"seen after {delivery.detect_ms:.0f}, "
             cost = f"; {detect}recovered after {delivery.recover_ms:.0f} ms"
-        lines.append(f"  {delivery.at_s:8.2f} s  {fault_words(delivery)}{cost}")
-    if len(run.deliveries) > MOST_SHOWN:
-        lines.append(f"  and {len(run.deliveries) - MOST_SHOWN} more")
-    lines += [f"  {row.at_s:8.2f} s  {attempt_words(row)}" for row in run.attempts[:MOST_SHOWN]]
-    return lines
+        lines.append(f"  {delivery.at_s:8.2f} s  {what}{cost}")
+    if len(run.deliveries) > most:
+        lines.append(f"  and {len(run.deliveries) - most} more")
+    return lines + [f"  {row.at_s:8.2f} s  {_attempt_words(row)}" for row in run.attempts[:most]]
 
 
 def _times(runs: Iterable[RunRecord]) -> list[str]:

@@ -1,14 +1,13 @@
 """``ftcomm-chaos run``: break a user's own job, and compare what it returns."""
 
 import json
-import re
 import shutil
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -22,21 +21,20 @@ from ftcomm.errors import ConfigError
 from ftcomm.protocol.field_types import MAX_WORLD_SIZE
 from ftcomm_chaos.commands.report_html import report_page
 from ftcomm_chaos.commands.report_text import document, report_text
+from ftcomm_chaos.faults.fault_kinds import DISK_LOST
 from ftcomm_chaos.faults.processes import adopt_orphans
 from ftcomm_chaos.report.attribution import EVERYTHING
 from ftcomm_chaos.report.escaping import printable
 from ftcomm_chaos.report.verdict import RunExit
-from ftcomm_chaos.runner.fault_plan import check_plan, missing_for
+from ftcomm_chaos.runner.fault_plan import check_plan, missing_for, parse_plan
 from ftcomm_chaos.runner.job import JobSpec
-from ftcomm_chaos.runner.random_plan import random_plan
 from ftcomm_chaos.runner.session import RunRequest, RunSession, run_session
 from ftcomm_chaos.runner.spot_trace import losses, read_trace
 from ftcomm_tracker.cli.main import run as run_job
-from ftcomm_tracker.cli.options import COMMAND_LAST, WORKER_COMMAND
+from ftcomm_tracker.cli.options import COMMAND_LAST, WORKER_COMMAND, SecondsInRange, with_options
 from ftcomm_tracker.launcher.live_area import LiveArea
 from ftcomm_tracker.server.open_job import naming_options
 
-_UNITS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _FILE = click.Path(dir_okay=False, path_type=Path)
 PATIENCE = ("max_restarts", "restart_window")  # not `serve`'s, but `supervise`'s
 REPORT = "report.json"  # in the folder of --keep
@@ -45,6 +43,17 @@ LATE_SIGNALS_S = 0.05
 UNLIMITED = "1000000"  # attempts: more than a run comes to
 EACH_VERSION = "1v"
 STORE_VARIABLE = "FTCOMM_CHECKPOINT"
+STOPPED_FOR_S = 1.0
+TIME = SecondsInRange(0, min_open=True)
+# Options of faults that come again and again: the kind, and the help.
+AT_RANDOM = {
+    "--kill-every": ("sigkill", "Mean time between kills of random workers"),
+    "--stop-every": ("sigstop", "Mean time between stops of random workers"),
+    "--tracker-kill-every": ("tracker_kill", "Mean time between kills of the tracker"),
+    "--lose-all": (EVERYTHING, "Mean time between losses of everything [default: one in each job]"),
+    "--lose-tracker-disk": (DISK_LOST, "Mean time between losses of the tracker and its disk"),
+}
+Given = Mapping[str, Any]  # the options, by name
 EPILOG = """\b
 Examples:
   ftcomm-chaos run --kill-every 2s -n 4 --html report.html python train.py
@@ -55,26 +64,6 @@ Examples:
 Ends with 0 if the results agree bitwise and everything else held; 1 if something did not;
 2 if nothing was tested; 3 if this machine lacks something that the plan needs.
 """
-
-
-class Duration(click.ParamType[float]):
-    """A time: 2s, 500ms, 10m, 1h; a number alone is seconds."""
-
-    name = "time"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """Parse a number with an optional unit."""
-        if isinstance(value, int | float):
-            return float(value)
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", str(value).strip())
-        if match is None or match[2] not in _UNITS or float(match[1]) == 0:
-            self.fail(f"{value!r} is not a time such as 2s, 500ms or 10m", param, ctx)
-        return float(match[1]) * _UNITS[match[2]]
-
-
-TIME = Duration()
 
 
 class ProgressLine:
@@ -112,30 +101,8 @@ class ProgressLine:
             self.say(f"  {text}")
 
 
-@dataclass(frozen=True, slots=True)
-class GivenOptions:
-    """The options as they were given."""
-
-    command: tuple[str, ...]
-    world_size: int
-    plan: Path | None
-    kill_every: float | None
-    stop_every: float | None
-    stop_for: float
-    tracker_kill_every: float | None
-    lose_tracker_disk: float | None
-    lose_all: float | None
-    spares: int
-    trace: Path | None
-    trace_speed: float | None
-    seed: int
-    duration: float | None
-    limit: float | None
-    compare: str | None
-    chdir: bool
-    keep: Path | None
-    html: Path | None
-    settings: dict[str, str]
+def _time(name: str, text: str) -> Callable[[Any], Any]:
+    return click.option(name, type=TIME, metavar="TIME", help=text)
 
 
 @click.command(
@@ -152,29 +119,8 @@ class GivenOptions:
     metavar="N",
     help="Number of workers",
 )
-@click.option(
-    "--kill-every", type=TIME, metavar="TIME", help="Mean time between kills of random workers"
-)
-@click.option(
-    "--stop-every", type=TIME, metavar="TIME", help="Mean time between stops of random workers"
-)
-@click.option(
-    "--stop-for",
-    type=TIME,
-    metavar="TIME",
-    default=1.0,
-    help="How long one stays stopped [default: 1s]",
-)
-@click.option(
-    "--tracker-kill-every", type=TIME, metavar="TIME", help="Mean time between kills of the tracker"
-)
-@click.option(
-    "--lose-all",
-    type=TIME,
-    metavar="TIME",
-    help="Mean time between losses of everything [default: one in each job]",
-)
-@click.option("--lose-tracker-disk", type=TIME, hidden=True)  # what `serve --rebuild` is for
+@with_options(tuple(_time(name, text) for name, (_, text) in AT_RANDOM.items()))
+@_time("--stop-for", f"How long one stays stopped [default: {STOPPED_FOR_S:g}s]")
 @click.option(
     "--plan", type=_FILE, metavar="FILE", help="Faults as JSON (ftcomm-tracker help chaos)"
 )
@@ -195,10 +141,8 @@ class GivenOptions:
     help="Spare workers; random faults hit them too",
 )
 @click.option("--seed", default=0, metavar="N", help="Of all random choices [default: 0]")
-@click.option(
-    "--duration", type=TIME, metavar="TIME", help="How long to break things [default: one job]"
-)
-@click.option("--limit", type=TIME, metavar="TIME", help="A job that takes longer hangs")
+@_time("--duration", "How long to break things [default: one job]")
+@_time("--limit", "A job that takes longer hangs")
 @click.option("--compare", metavar="FILE", help="Result that the script writes to {out}")
 @click.option("--chdir", is_flag=True, help="Run the script in {out}, a folder of its own")
 @click.option(
@@ -216,26 +160,22 @@ def run(**given: Any) -> None:
     results of the runs are compared. Settings of the job are given as to `ftcomm-tracker run`,
     for example --detect-within 1.
     """
-    settings = {name: given.pop(name) for name in _SETTINGS}
-    asked = GivenOptions(
-        **given, settings={name: text for name, text in settings.items() if text is not None}
-    )
     try:
-        if lacks := _lacks(asked):
+        plan = _plan(given)
+        if lacks := _lacks(given, plan):
             for lack in lacks:
                 _say(f"cannot be done here: {lack}")
             sys.exit(RunExit.LACKING)
-        request = _request(asked)
-        folder = _folder(asked)
+        request = _request(given, plan)
+        folder = _folder(given["keep"])
     except ConfigError as error:
         _say(str(error))
         sys.exit(RunExit.NOTHING_TESTED)
     adopt_orphans()
     job = replace(request.job, folder=folder / request.job.folder)
-    request = replace(request, job=job)
     progress = ProgressLine(is_terminal=sys.stderr.isatty())
-    session, caught = trio.run(_until_signal, request, progress)
-    _report(asked, session, folder)
+    session, caught = trio.run(_until_signal, replace(request, job=job), progress)
+    _report(session, folder, kept=given["keep"] is not None, html=given["html"])
     sys.exit(128 + caught if caught else session.verdict.outcome)
 
 
@@ -249,99 +189,99 @@ _SETTINGS = {
 run.params += _SETTINGS.values()
 
 
-def _lacks(asked: GivenOptions) -> list[str]:
+def _lacks(given: Given, plan: Sequence[dict[str, Any]]) -> list[str]:
     """List what this machine lacks, each in words."""
     found = [] if sys.platform == "linux" else ["needs Linux (pidfd, /proc)"]
-    if shutil.which(asked.command[0]) is None:
-        found.append(f"there is no command {asked.command[0]!r}")
-    return found + missing_for(check_plan(_plan(asked), asked.world_size))
+    command = given["command"][0]
+    if shutil.which(command) is None:
+        found.append(f"there is no command {command!r}")
+    return found + missing_for(check_plan(plan, given["world_size"]))
 
 
-def _plan(asked: GivenOptions) -> list[dict[str, Any]]:
+def _plan(given: Given) -> list[dict[str, Any]]:
     """The faults of the options, as a plan file says them."""
-    kills = (asked.kill_every, asked.stop_every, asked.tracker_kill_every)
-    losses = (asked.lose_tracker_disk, asked.lose_all)
-    at_random = any((*kills, *losses))
-    if sum([asked.plan is not None, at_random, asked.trace is not None]) != 1:
+    at_random: list[dict[str, Any]] = [
+        {"at": {"every": every_s}, "kind": kind}
+        for name, (kind, _) in AT_RANDOM.items()
+        if (every_s := given[name[2:].replace("-", "_")])
+    ]
+    if sum(map(bool, (given["plan"], at_random, given["trace"]))) != 1:
         raise ConfigError(
             "what to break is not said, or twice",
             remedy="give one of --plan, --trace, or --kill-every and the like",
         )
-    if asked.plan is not None:
-        try:
-            plan = json.loads(asked.plan.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            raise ConfigError(f"the plan {asked.plan} cannot be read: {error}") from None
-        if not check_plan(plan, asked.world_size):
-            raise ConfigError(f"the plan {asked.plan} names no fault", remedy="write one at least")
-        return list(plan)
-    if not at_random:
-        return []
-    return random_plan(
-        kill_every_s=asked.kill_every,
-        stop_every_s=asked.stop_every,
-        stop_for_s=asked.stop_for,
-        tracker_every_s=asked.tracker_kill_every,
-        lose_all_every_s=asked.lose_all,
-        lose_disk_every_s=asked.lose_tracker_disk,
-    )
+    for entry in at_random:
+        if entry["kind"] == "sigstop":
+            entry["for"] = given["stop_for"] or STOPPED_FOR_S
+    return at_random if given["plan"] is None else _plan_of(given["plan"], given["world_size"])
 
 
-def _folder(asked: GivenOptions) -> Path:
-    if asked.keep is None:
+def _plan_of(path: Path, world_size: int) -> list[dict[str, Any]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the plan {path} cannot be read: {error}") from None
+    if not parse_plan(text, world_size):
+        raise ConfigError(f"the plan {path} names no fault", remedy="write one at least")
+    return list(json.loads(text))
+
+
+def _folder(keep: Path | None) -> Path:
+    if keep is None:
         return Path(tempfile.mkdtemp(prefix="ftcomm-chaos-"))
     try:
-        asked.keep.mkdir(parents=True)
+        keep.mkdir(parents=True)
     except OSError as error:
         remedy = "name a folder that is not there yet"
-        raise ConfigError(f"--keep {asked.keep}: {error.strerror}", remedy=remedy) from None
-    return asked.keep.absolute()
+        raise ConfigError(f"--keep {keep}: {error.strerror}", remedy=remedy) from None
+    return keep.absolute()
 
 
-def _request(asked: GivenOptions) -> RunRequest:
-    """Check the request; make its folder once every check has passed."""
-    trace = [] if asked.trace is None else read_trace(asked.trace)
-    if asked.trace is None and asked.trace_speed:
+def _request(given: Given, plan: list[dict[str, Any]]) -> RunRequest:
+    """Check the request; its folder is made once every check has passed."""
+    trace = [] if given["trace"] is None else read_trace(given["trace"])
+    speed = given["trace_speed"]
+    if not trace and speed:
         raise ConfigError("--trace-speed is for a trace", remedy="give --trace too, or neither")
-    speed = asked.trace_speed or 1.0
-    if trace and asked.trace_speed is None and asked.duration is not None:
-        speed = max(trace[-1].at_s / asked.duration, 0.001)
-    workers = asked.world_size + asked.spares
+    if trace and speed is None and given["duration"] is not None:
+        speed = max(trace[-1].at_s / given["duration"], 0.001)
+    workers = given["world_size"] + given["spares"]
     if trace and not losses(trace, workers):
         raise ConfigError(
             f"the trace takes none of {counted(workers, 'worker')}",
             remedy="take more workers, or another trace",
         )
-    compare = None if asked.compare is None else _inside(asked.compare)
-    options, patience = _settings(asked.settings)
-    plan = _plan(asked)
-    is_random = asked.plan is None and asked.trace is None
-    loses_once = is_random and not (asked.lose_all or asked.lose_tracker_disk)
-    every = _store_period(options, plan, must_have=bool(trace) or loses_once)
-    if asked.html is not None and not asked.html.absolute().parent.is_dir():
-        raise ConfigError(f"--html {asked.html}: there is no such folder", remedy="make it first")
+    options, patience = _settings(given)
+    kinds = {entry["kind"] for entry in plan}
+    loses_once = not (given["plan"] or trace or kinds & {EVERYTHING, DISK_LOST})
+    must_have = bool(trace) or loses_once or EVERYTHING in kinds
+    every = _store_period(options, must_have=must_have)
+    html = given["html"]
+    if html is not None and not html.absolute().parent.is_dir():
+        raise ConfigError(f"--html {html}: there is no such folder", remedy="make it first")
+    command = given["command"]
     job = JobSpec(
         name="without faults",
         folder=Path("reference"),
-        world_size=asked.world_size,
-        command=_found_from_elsewhere(asked.command) if asked.chdir else asked.command,
+        world_size=given["world_size"],
+        command=_found_from_elsewhere(command) if given["chdir"] else command,
+        every=every,
         options=tuple(options),
         patience=("--max-restarts", "10", *patience),
         environment=_environment(),
-        in_out=asked.chdir,
-        every=every,
-        spares=asked.spares,
+        in_out=given["chdir"],
+        spares=given["spares"],
     )
     return RunRequest(
         job,
         plan=plan,
         loses_all_once=loses_once,
         trace=trace,
-        speed=speed,
-        seed=asked.seed,
-        duration_s=asked.duration,
-        limit_s=asked.limit,
-        compare=compare,
+        speed=speed or 1.0,
+        seed=given["seed"],
+        duration_s=given["duration"],
+        limit_s=given["limit"],
+        compare=None if given["compare"] is None else _inside(given["compare"]),
     )
 
 
@@ -357,7 +297,7 @@ def _is_file(word: str) -> bool:
         return False
 
 
-def _store_period(options: list[str], plan: list[dict[str, Any]], *, must_have: bool) -> str:
+def _store_period(options: list[str], *, must_have: bool) -> str:
     """Period of the checkpoints that go to each run's store; empty where a run needs none.
 
     It is taken out of `options`, which get a limit on attempts that no run comes to.
@@ -368,8 +308,7 @@ def _store_period(options: list[str], plan: list[dict[str, Any]], *, must_have: 
             "--checkpoint: each run has a store of its own, in its folder",
             remedy="leave it out; --checkpoint-every 1v says how often a checkpoint goes there",
         )
-    loses_all = any(entry["kind"] == EVERYTHING for entry in plan)
-    if not (loses_all or must_have or "--checkpoint-every" in given):
+    if not (must_have or "--checkpoint-every" in given):
         return ""
     options[:0] = ["--max-attempts", UNLIMITED]
     return given.get("--checkpoint-every", EACH_VERSION)
@@ -386,12 +325,13 @@ def _inside(compare: str) -> str:
     return str(path)
 
 
-def _settings(given: Mapping[str, str]) -> tuple[list[str], list[str]]:
+def _settings(given: Given) -> tuple[list[str], list[str]]:
     """Options for the job, and for who starts its workers again."""
     options: list[str] = []
     patience: list[str] = []
-    for name, text in given.items():
-        (patience if name in PATIENCE else options).extend((_SETTINGS[name].opts[0], text))
+    for name, option in _SETTINGS.items():
+        if given[name] is not None:
+            (patience if name in PATIENCE else options).extend((option.opts[0], given[name]))
     try:
         parsed = run_job.make_context("ftcomm-tracker run", [*options, *patience, "--", "true"])
     except click.UsageError as error:
@@ -439,15 +379,15 @@ async def _until_signal(request: RunRequest, progress: ProgressLine) -> tuple[Ru
     return session, caught
 
 
-def _report(asked: GivenOptions, session: RunSession, folder: Path) -> None:
+def _report(session: RunSession, folder: Path, *, kept: bool, html: Path | None) -> None:
     (folder / REPORT).write_text(json.dumps(document(session)), encoding="utf-8")
     click.echo(report_text(session))
-    if asked.html is not None:  # last: what fails here must not cost the report above
+    if html is not None:  # last: what fails here must not cost the report above
         try:
-            asked.html.write_text(report_page(session), encoding="utf-8")
+            html.write_text(report_page(session), encoding="utf-8")
         except OSError as error:
-            _say(f"cannot write {asked.html}: {error.strerror}")
-    if asked.keep is not None or session.verdict.outcome is not RunExit.PASSED:
+            _say(f"cannot write {html}: {error.strerror}")
+    if kept or session.verdict.outcome is not RunExit.PASSED:
         _say(f"output, histories and records of all runs: {folder}")
     else:
         shutil.rmtree(folder, ignore_errors=True)

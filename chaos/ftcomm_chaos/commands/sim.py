@@ -1,6 +1,5 @@
 """``ftcomm-chaos sim``: simulate whole jobs, see one again, make a failing one small."""
 
-import json
 import sys
 import time
 
@@ -36,7 +35,6 @@ def _numbers(
 )
 @click.option("--shrink", "shrinking", is_flag=True, help="Find its smallest failing plan.")
 @click.option("--digest", is_flag=True, help="Print a digest of everything that happened.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--stop-after", default=10, show_default=True, help="How many failures to collect.")
 def sim(
     seeds: int,
@@ -48,7 +46,6 @@ def sim(
     trace: bool,
     shrinking: bool,
     digest: bool,
-    as_json: bool,
 ) -> None:
     """Simulate whole jobs with faults; the same seed is the same run, byte for byte."""
     if seed is None and (trace or shrinking or only_faults is not None):
@@ -58,7 +55,7 @@ def sim(
     began = time.perf_counter()
     sweep = run_seeds(range(first, first + seeds), stop_after=stop_after, digesting=digest)
     seconds = time.perf_counter() - began
-    click.echo(json.dumps(_document(sweep, seconds)) if as_json else _text(sweep, seconds))
+    click.echo(_text(sweep, seconds))
     sys.exit(0 if sweep.ok else FAILED if sweep.failures else TOO_FEW_FAULTS)
 
 
@@ -90,24 +87,6 @@ def _shrink(seed: int) -> int:
         click.echo(f"  fault {planned}")
     click.echo(f"again with: {small.replay}")
     return 1
-
-
-def _document(sweep: Sweep, seconds: float) -> dict[str, object]:
-    return {
-        "ok": sweep.ok,
-        "runs": sweep.runs,
-        "seconds": round(seconds, 2),
-        "events": sweep.events,
-        "epochs": sweep.epochs,
-        "endings": dict(sweep.endings),
-        "faults": dict(sweep.faults),
-        "faults_per_run": round(sweep.faults_per_run, 2),
-        "digest": sweep.digest,
-        "failures": [
-            {"seed": failure.seed, "what": failure.what, "replay": failure.replay}
-            for failure in sweep.failures
-        ],
-    }
 
 
 def _text(sweep: Sweep, seconds: float) -> str:

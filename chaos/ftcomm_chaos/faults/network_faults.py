@@ -9,24 +9,12 @@ import trio
 
 from ftcomm.config.plurals import counted
 from ftcomm_chaos.faults import network_namespaces, socket_reset
-from ftcomm_chaos.faults.fault_kinds import (
-    ALL,
-    RANDOM,
-    TRACKER,
-    FaultKind,
-    Hit,
-    NotDeliveredError,
-    Parameter,
-    Preparation,
-    Target,
-    register,
-)
+from ftcomm_chaos.faults.fault import TRACKER, Fault, Hit, NotDeliveredError, Preparation, Target
 from ftcomm_chaos.faults.network_namespaces import HostsError, NamespaceHosts
 
 if TYPE_CHECKING:
     from ftcomm_chaos.runner.job import LiveJob
 
-WORKERS = ("workers", RANDOM, ALL)
 OUT, IN, BOTH = "out", "in", "both"
 DIRECTIONS = (BOTH, OUT, IN)
 EVERYBODY = "everybody"
@@ -35,7 +23,7 @@ PEERS = (EVERYBODY, OTHERS, TRACKER)
 
 
 @dataclass(slots=True)
-class LinkReset:
+class LinkReset(Fault):
     """The open data links of a worker end with RST, by the kernel; its control link stays."""
 
     target: Target
@@ -73,9 +61,6 @@ class LinkReset:
             raise NotDeliveredError(f"{self.target} has no open data link")
         return Hit(workers, f"RST for {counted(found, 'link')} of {', '.join(workers)}")
 
-    async def undo(self, job: "LiveJob") -> None:
-        """It has no end: new links are opened."""
-
 
 def _ends(pid: int) -> list[tuple[socket_reset.Address, socket_reset.Address]]:
     try:
@@ -85,7 +70,7 @@ def _ends(pid: int) -> list[tuple[socket_reset.Address, socket_reset.Address]]:
 
 
 @dataclass(slots=True)
-class Partition:
+class Partition(Fault):
     """Packets between some hosts and others vanish, in one direction or both."""
 
     target: Target
@@ -144,28 +129,3 @@ async def _do(action: Any, *arguments: Any) -> None:
         await trio.to_thread.run_sync(partial(action, *arguments, one_way=True))
     except HostsError as error:
         raise NotDeliveredError(str(error)) from error
-
-
-register(
-    [
-        FaultKind(
-            "link_reset",
-            "the worker's open data links end with RST, by the kernel; the job speaks TCP",
-            lambda target, _: LinkReset(target),
-            WORKERS,
-        ),
-        FaultKind(
-            "partition",
-            "packets vanish between the worker and others; each is a host in a network namespace",
-            lambda target, given: Partition(target, given["from"], given["direction"]),
-            WORKERS,
-            {
-                "from": Parameter("from whom it is cut", PEERS),
-                "direction": Parameter(
-                    "what it sends (`out`), what it should get, or both", DIRECTIONS
-                ),
-            },
-            lasting=True,
-        ),
-    ]
-)

@@ -14,7 +14,7 @@ from pathlib import Path
 import trio
 
 from ftcomm.config.process_identity import read_proc_stat, start_of
-from ftcomm_chaos.faults.fault_kinds import NotDeliveredError
+from ftcomm_chaos.faults.fault import NotDeliveredError
 from ftcomm_tracker.launcher.restart_policy import describe_exit
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -152,7 +152,7 @@ def _end_child(pid: int) -> bool:
     """Kill and reap a child; False if this user may not, or the kernel does not let it go."""
     try:
         os.kill(pid, signal.SIGKILL)
-        pidfd = _open(pid)
+        pidfd = open_pidfd(pid)
     except OSError:
         return False
     try:
@@ -174,7 +174,7 @@ def _parent_of(pid: int) -> int | None:
 def open_process(pid: int, start: int) -> int:
     """A pidfd of the process with this number and start; -1 if it has ended."""
     try:
-        pidfd = _open(pid)
+        pidfd = open_pidfd(pid)
     except (ProcessLookupError, OverflowError):
         return -1
     if start_of(pid) == start:
@@ -183,7 +183,12 @@ def open_process(pid: int, start: int) -> int:
     return -1
 
 
-def _open(pid: int) -> int:
+def open_pidfd(pid: int) -> int:
+    """A descriptor of the process.
+
+    Raises:
+        OSError: it has ended, or the system has none.
+    """
     if sys.platform == "linux":
         return os.pidfd_open(pid)
     raise OSError(errno.ENOSYS, "pidfd_open")

@@ -13,6 +13,8 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from ftcomm_chaos.faults.processes import open_pidfd
+
 _PIDFD_GETFD = 438  # the number of the system call, the same on all processors that Linux runs on
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 Address = tuple[str, int]
@@ -25,7 +27,7 @@ def missing() -> str:
     near, far = socket.socketpair()
     with near, far:
         try:
-            _borrow(_open(os.getpid()), near.fileno()).close()
+            _borrow(open_pidfd(os.getpid()), near.fileno()).close()
         except OSError as error:
             return f"cannot borrow a socket of another process (pidfd_getfd): {error.strerror}"
     scope = Path("/proc/sys/kernel/yama/ptrace_scope")
@@ -40,13 +42,7 @@ def connections(pid: int) -> list[tuple[Address, Address]]:
     Raises:
         OSError: as `reset`.
     """
-    found = []
-    for sock in _sockets_of(pid):
-        with sock:
-            ends = _ends(sock)
-            if ends is not None:
-                found.append(ends)
-    return found
+    return [ends for _, ends in _connections(pid)]
 
 
 def reset(pid: int, wanted: Callable[[Address, Address], bool]) -> list[tuple[Address, Address]]:
@@ -59,18 +55,24 @@ def reset(pid: int, wanted: Callable[[Address, Address], bool]) -> list[tuple[Ad
         OSError: the process has ended, or its sockets may not be borrowed.
     """
     found = []
-    for sock in _sockets_of(pid):
-        with sock:
-            ends = _ends(sock)
-            if ends is None or not wanted(*ends):
-                continue
+    for sock, ends in _connections(pid):
+        if wanted(*ends):
             _disconnect(sock)
             found.append(ends)
     return found
 
 
+def _connections(pid: int) -> Iterator[tuple[socket.socket, tuple[Address, Address]]]:
+    """Each established TCP connection, which is open until the next one, and its two ends."""
+    for sock in _sockets_of(pid):
+        with sock:
+            ends = _ends(sock)
+            if ends is not None:
+                yield sock, ends
+
+
 def _sockets_of(pid: int) -> Iterator[socket.socket]:
-    pidfd = _open(pid)
+    pidfd = open_pidfd(pid)
     try:
         for entry in sorted(Path(f"/proc/{pid}/fd").iterdir(), key=lambda path: int(path.name)):
             with contextlib.suppress(FileNotFoundError):
@@ -99,12 +101,6 @@ def _disconnect(sock: socket.socket) -> None:
         number = ctypes.get_errno()
         if number != errno.ENOTCONN:
             raise OSError(number, os.strerror(number))
-
-
-def _open(pid: int) -> int:
-    if sys.platform == "linux":
-        return os.pidfd_open(pid)
-    raise OSError(errno.ENOSYS, "pidfd_open")
 
 
 def _borrow(pidfd: int, number: int) -> socket.socket:

@@ -5,13 +5,7 @@ import time
 from pathlib import Path
 
 from ftcomm.diagnostics.history import FORMAT, encode
-from ftcomm_chaos.history.harness_events import (
-    AttemptFound,
-    EverythingLost,
-    FaultFired,
-    Harness,
-    HarnessStarted,
-)
+from ftcomm_chaos.history.harness_events import FaultFired, Harness, HarnessStarted
 
 HARNESS_FILE = "harness.jsonl"
 
@@ -28,23 +22,16 @@ class HarnessRecorder:
         folder.mkdir(parents=True, exist_ok=True)
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         self._file = os.open(folder / HARNESS_FILE, flags, 0o600)
-        self._write(HarnessStarted(FORMAT))
+        self.write(HarnessStarted(FORMAT))
 
     def fault(self, kind: str, target: str, seconds: float = 0.0, *, at: float) -> None:
         """Something was broken at `at`, of the machine's monotonic clock, for `seconds`."""
-        self._write(FaultFired(kind, target, seconds), at)
-
-    def everything_lost(self, loss: EverythingLost, *, at: float) -> None:
-        """All workers and the tracker were killed at `at`."""
-        self._write(loss, at)
-
-    def attempt_found(self, attempt: AttemptFound) -> None:
-        """The store has the record of an attempt."""
-        self._write(attempt)
+        self.write(FaultFired(kind, target, seconds), at)
 
     def close(self) -> None:
         """Close the file."""
         os.close(self._file)
 
-    def _write(self, event: Harness, at: float | None = None) -> None:
+    def write(self, event: Harness, at: float | None = None) -> None:
+        """Write an event of now, or of another time of the machine's monotonic clock."""
         os.write(self._file, encode(event, time.monotonic() if at is None else at))

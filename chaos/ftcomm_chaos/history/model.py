@@ -150,11 +150,6 @@ class History:
         """Number of places, 0 if nobody lived."""
         return max((record.started.event.size for record in self.records), default=0)
 
-    def of_rank(self, rank: int) -> list[IncarnationRecord]:
-        """The incarnations that had place `rank`, the latest last."""
-        records = [record for record in self.records if record.rank == rank]
-        return sorted(records, key=lambda record: record.started.t)
-
     @property
     def killed(self) -> list[IncarnationRecord]:
         """Incarnations that have not written their end."""

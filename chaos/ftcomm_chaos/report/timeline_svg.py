@@ -12,7 +12,7 @@ TOP = 34
 MOST_TICKS = 12
 # incarnations of one worker alternate, so that a restart is seen
 _PROCESS_COLORS = ("#4a7fb5", "#7fa8d1")
-_RECOVERY = "#f2c14e"
+_RECOVERY = "#f2c14e80"  # half transparent, over the axis
 _FAULT = "#a4161a"
 _ATTEMPT = "#5b2a86"
 _OF_THE_TRACKER = ("tracker_kill", "tracker_disk_lost")
@@ -36,9 +36,17 @@ def timeline(run: RunRecord, world_size: int, length_s: float) -> str:
     for index, name in enumerate(lanes):
         parts += _lane(run, name, TOP + LANE * index, scale)
     parts += _faults(run, lanes, scale)
-    parts += _attempts(run, scale, height)
+    for row in run.attempts:  # a line over all lanes for each from the second on
+        label = f"attempt {row.attempt} begins from {row.origin}"
+        x = LEFT + row.at_s * scale
+        parts.append(_bar(x, 2, TOP - 4, height - TOP - 14, _ATTEMPT, label))
     parts.append("</svg>")
     return "\n".join(parts)
+
+
+def _bar(x: float, width: float, y: int, height: int, fill: str, title: str) -> str:
+    place = f'x="{x:.1f}" y="{y}" width="{max(width, 1.0):.1f}" height="{height}"'
+    return f'<rect {place} fill="{fill}"><title>{escape(title)}</title></rect>'
 
 
 def _lanes(run: RunRecord, world_size: int) -> list[str]:
@@ -78,27 +86,14 @@ def _recoveries(run: RunRecord, scale: float, height: int) -> list[str]:
     """A band for each recovery, from its first evidence, with its epoch above."""
     parts = []
     for incident in run.incidents:
-        x = LEFT + incident["at_s"] * scale
-        width = max(incident["ms"]["total"] / 1000 * scale, 1.0)
-        label = f"epoch {incident['epoch']}: {incident['reason']}; {incident['ms']['total']} ms"
-        parts.append(
-            f'<rect x="{x:.1f}" y="{TOP - 4}" width="{width:.1f}" height="{height - TOP - 14}"'
-            f' fill="{_RECOVERY}" fill-opacity="0.5"><title>{escape(label)}</title></rect>'
+        x, total_ms, epoch = (
+            LEFT + incident["at_s"] * scale,
+            incident["ms"]["total"],
+            incident["epoch"],
         )
-        parts.append(f'<text x="{x:.1f}" y="{TOP - 8}">{incident["epoch"]}</text>')
-    return parts
-
-
-def _attempts(run: RunRecord, scale: float, height: int) -> list[str]:
-    """A line over all lanes for each attempt from the second on."""
-    parts = []
-    for row in run.attempts:
-        x = LEFT + row.at_s * scale
-        label = f"attempt {row.attempt} begins from {row.origin}"
-        parts.append(
-            f'<rect x="{x:.1f}" y="{TOP - 4}" width="2" height="{height - TOP - 14}"'
-            f' fill="{_ATTEMPT}"><title>{escape(label)}</title></rect>'
-        )
+        label = f"epoch {epoch}: {incident['reason']}; {total_ms} ms"
+        band = _bar(x, total_ms / 1000 * scale, TOP - 4, height - TOP - 14, _RECOVERY, label)
+        parts += [band, f'<text x="{x:.1f}" y="{TOP - 8}">{epoch}</text>']
     return parts
 
 
@@ -109,12 +104,9 @@ def _lane(run: RunRecord, name: str, y: int, scale: float) -> list[str]:
         if process.who != name:
             continue
         end_s = run.wall_s if process.ended_s is None else process.ended_s
-        x, width = LEFT + process.began_s * scale, max((end_s - process.began_s) * scale, 1.0)
+        x, width = LEFT + process.began_s * scale, (end_s - process.began_s) * scale
         title = f"incarnation {process.number}, process {process.pid} {process.how or 'ended well'}"
-        parts.append(
-            f'<rect x="{x:.1f}" y="{y + 3}" width="{width:.1f}" height="{LANE - 8}"'
-            f' fill="{_PROCESS_COLORS[process.number % 2]}"><title>{escape(title)}</title></rect>'
-        )
+        parts.append(_bar(x, width, y + 3, LANE - 8, _PROCESS_COLORS[process.number % 2], title))
     return parts
 
 
@@ -122,14 +114,11 @@ def _faults(run: RunRecord, lanes: list[str], scale: float) -> list[str]:
     """A mark on the lane of whom the fault hit; on all, if it hit no worker."""
     parts = []
     for delivery in run.delivered:
-        x = LEFT + delivery.at_s * scale
+        x = LEFT + delivery.at_s * scale - 1.5
         width = 0.0 if delivery.until_s is None else (delivery.until_s - delivery.at_s) * scale
         hit = delivery.workers or (["tracker"] if delivery.kind in _OF_THE_TRACKER else lanes)
+        title = f"{delivery.at_s:.2f} s: {delivery.what}"
         for who in hit:
             y = TOP + LANE * lanes.index(who) + 1
-            parts.append(
-                f'<rect x="{x - 1.5:.1f}" y="{y}" width="{3 + width:.1f}" height="{LANE - 4}"'
-                f' fill="{_FAULT}"><title>{escape(f"{delivery.at_s:.2f} s: {delivery.what}")}'
-                "</title></rect>"
-            )
+            parts.append(_bar(x, 3 + width, y, LANE - 4, _FAULT, title))
     return parts

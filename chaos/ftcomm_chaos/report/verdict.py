@@ -31,23 +31,12 @@ class Verdict:
     reasons: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class Demands:
-    """Requirements on the runs.
-
-    Attributes:
-        missed: promised faults that were not delivered, in words.
-        result_name: what was compared, in words.
-    """
-
-    missed: Sequence[str] = ()
-    result_name: str = "the result"
-
-
 def judge(
     reference: RunRecord,
     runs: Sequence[RunRecord],
-    demands: Demands,
+    *,
+    missed: Sequence[str] = (),
+    result_name: str = "the result",
     again: RunRecord | None = None,
 ) -> Verdict:
     """The verdict.
@@ -55,17 +44,18 @@ def judge(
     Args:
         reference: without faults.
         runs: with faults.
-        demands: what they have to show.
+        missed: promised faults that were not delivered, in words.
+        result_name: what was compared, in words.
         again: a second run without faults, made when results differ.
     """
     broken = [*_broken(reference)]
     for run in runs:
-        broken += _against(reference, run, demands.result_name)
+        broken += _against(reference, run, result_name)
         broken += _broken(run)
     if again is not None and again.status != 0:
         broken += _broken(again)
     elif again is not None and (again.result != reference.result or again.violations):
-        what = demands.result_name if again.result != reference.result else again.violations[0]
+        what = result_name if again.result != reference.result else again.violations[0]
         broken.insert(  # it explains the others
             0,
             f"two runs without faults differ too, in {what}: the script does not compute the same"
@@ -73,7 +63,7 @@ def judge(
         )
     if broken:
         return Verdict(RunExit.VIOLATED, broken)
-    untested = _untested(reference, runs, demands)
+    untested = _untested(reference, runs, missed, result_name)
     return Verdict(RunExit.NOTHING_TESTED if untested else RunExit.PASSED, untested)
 
 
@@ -121,15 +111,17 @@ def _against(reference: RunRecord, run: RunRecord, what: str) -> list[str]:
     return [f"{run.name}: {what} differs: {run.result[:16]}..., without faults {undisturbed}"]
 
 
-def _untested(reference: RunRecord, runs: Sequence[RunRecord], demands: Demands) -> list[str]:
+def _untested(
+    reference: RunRecord, runs: Sequence[RunRecord], missed: Sequence[str], result_name: str
+) -> list[str]:
     cut = [run for run in (reference, *runs) if run.is_cut_short]
     if cut:
         return [f"{run.name}: cut short by a signal after {run.wall_s:.0f} s" for run in cut]
     if not reference.result:
-        missing = f"{demands.result_name} is not there or empty after the run without faults"
+        missing = f"{result_name} is not there or empty after the run without faults"
         remedy = "name a file that the script writes to {out} by --compare"
         return [f"{missing}, so nothing was compared; {remedy}"]
-    found = [f"not delivered: {missed}" for missed in demands.missed]
+    found = [f"not delivered: {fault}" for fault in missed]
     if not any(run.delivered for run in runs):
         found.append("no fault was delivered; let the script run longer, or the faults come sooner")
     return found

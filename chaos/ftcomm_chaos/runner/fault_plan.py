@@ -18,15 +18,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
-import ftcomm_chaos.faults.network_faults
-import ftcomm_chaos.runner.losses.everything_lost
-import ftcomm_chaos.runner.losses.tracker_disk
-import ftcomm_chaos.runner.signal_faults  # noqa: F401 - these register their kinds
 from ftcomm.diagnostics.fault_injection import InjectedFault as Address
 from ftcomm.diagnostics.fault_injection import parse_faults
 from ftcomm.errors import ConfigError
 from ftcomm.protocol.field_types import MAX_WORLD_SIZE
-from ftcomm_chaos.faults.fault_kinds import ALL, KINDS, RANDOM, TRACKER, Fault, FaultKind, Target
+from ftcomm_chaos.faults.fault import ALL, RANDOM, TRACKER, Fault, Target
+from ftcomm_chaos.faults.fault_kinds import KINDS, FaultKind
 from ftcomm_tracker.server.fault_injection import parse_tracker_faults
 
 LONGEST_S = 7 * 86400.0  # a plan for longer than a week is a slip
@@ -255,25 +252,22 @@ def _said(at: When) -> str:
 
 
 def _when(raw: Any) -> When:
-    if isinstance(raw, Mapping):
-        if set(raw) == {"seconds"} and _is_seconds(raw["seconds"]):
-            return AtSeconds(float(raw["seconds"]))
-        if set(raw) == {"position"} and isinstance(raw["position"], str):
-            return AtPosition(raw["position"])
-        if "every" in raw and set(raw) <= {"every", "count"}:
-            return _every(raw)
-        if "every" in raw:
+    match raw:
+        case {"seconds": seconds, **rest} if not rest and _is_seconds(seconds):
+            return AtSeconds(float(seconds))
+        case {"position": str(address), **rest} if not rest:
+            return AtPosition(address)
+        case {"every": every_s, **rest} if rest.keys() <= {"count"}:
+            count = rest.get("count", MANY)
+            if not (_is_seconds(every_s) and every_s > 0):
+                raise ConfigError(f"is {_short(raw)}: every is seconds")
+            if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+                raise ConfigError(f"is {_short(raw)}: count is a whole number from 1")
+            return Every(float(every_s), count)
+        case {"every": _}:
             raise ConfigError(f"is {_short(raw)}", remedy="beside every, use count")
-    raise ConfigError(f"is {_short(raw)}", remedy=_AT_REMEDY)
-
-
-def _every(raw: Mapping[str, Any]) -> Every:
-    every_s, count = raw["every"], raw.get("count", MANY)
-    if not (_is_seconds(every_s) and every_s > 0):
-        raise ConfigError(f"is {_short(raw)}: every is seconds")
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ConfigError(f"is {_short(raw)}: count is a whole number from 1")
-    return Every(float(every_s), count)
+        case _:
+            raise ConfigError(f"is {_short(raw)}", remedy=_AT_REMEDY)
 
 
 def _lasts(kind: FaultKind, raw: Any) -> float | None:
@@ -337,7 +331,7 @@ def _addressed(
     return AtPosition(address), Target("workers", (str(found[0].rank),))
 
 
-def _parameters(kind: FaultKind, raw: Any) -> dict[str, Any]:
+def _parameters(kind: FaultKind, raw: Any) -> dict[str, str]:
     if not isinstance(raw, Mapping):
         raise ConfigError(f"are {_short(raw)}", remedy='write {"name": value}')
     known = kind.parameters
@@ -345,13 +339,10 @@ def _parameters(kind: FaultKind, raw: Any) -> dict[str, Any]:
         if name not in known:
             remedy = f"{kind.name} takes {', '.join(known) or 'none'}"
             raise ConfigError(f"name {name!r}, which is not known", remedy=remedy)
-    values = {name: parameter.choices[0] for name, parameter in known.items()}
-    for name, value in raw.items():
-        try:
-            values[name] = known[name].check(value)
-        except ConfigError as error:
-            raise ConfigError(f"{name} {error.cause}") from None
-    return values
+        if raw[name] not in known[name].choices:
+            choices = ", ".join(known[name].choices)
+            raise ConfigError(f"{name} is {_short(raw[name])}, must be one of {choices}")
+    return {name: raw.get(name, parameter.choices[0]) for name, parameter in known.items()}
 
 
 def _targets(kind: FaultKind) -> str:

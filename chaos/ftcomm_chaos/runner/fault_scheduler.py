@@ -1,20 +1,21 @@
 """Delivers the faults of a plan to a running job, each at its time."""
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import assert_never, cast
+from typing import assert_never
 
 import trio
 
 from ftcomm.diagnostics.fault_record import FaultRecord
-from ftcomm_chaos.faults.fault_kinds import TRACKER, Hit, LibraryFault, NotDeliveredError
+from ftcomm_chaos.faults.fault import TRACKER, Hit, NotDeliveredError
+from ftcomm_chaos.faults.signal_faults import SignalFault
 from ftcomm_chaos.report.run_record import Delivery
 from ftcomm_chaos.runner.fault_plan import AtPosition, AtSeconds, Every, PlanEntry
 from ftcomm_chaos.runner.job import LiveJob
 from ftcomm_chaos.runner.output_parser import ParsedOutput
 from ftcomm_chaos.runner.process_announcements import Fired
-from ftcomm_chaos.runner.random_plan import dice_of
 
 QUIESCENCE_LIMIT_S = 60.0  # a recovery that takes longer is not waited for: then faults overlap
 END_OF_RUN_S = 1e6  # in a history, of what has no end
@@ -22,12 +23,20 @@ END_OF_RUN_S = 1e6  # in a history, of what has no end
 
 @dataclass(slots=True)
 class FaultScheduler:
-    """The faults of one run, and what became of them."""
+    """The faults of one run, and what became of them.
 
-    entries: Sequence[PlanEntry]
-    seed: int
-    run: int
-    stop_after_s: float
+    Attributes:
+        entries: the faults.
+        seed: of all random choices.
+        run: the number of this run under its seed.
+        stop_after_s: faults that come again and again stop then.
+        deliveries: what became of them.
+    """
+
+    entries: Sequence[PlanEntry] = ()
+    seed: int = 0
+    run: int = 0
+    stop_after_s: float = math.inf
     deliveries: list[Delivery] = field(default_factory=list)
     _waiting: dict[str, "_AtAddress"] = field(default_factory=dict)
 
@@ -123,7 +132,8 @@ class FaultScheduler:
         if entry.target.kind == TRACKER:
             hit = Hit((), f"{entry.kind.name} at {fired.address}", (process,))
         else:
-            hit = cast("LibraryFault", entry.fault).happened(process)
+            assert isinstance(entry.fault, SignalFault), "the library delivers no other kind"
+            hit = entry.fault.happened(process)
         if process.pid != record.pid:  # a child of it, whose end is not this process's
             hit = replace(hit, processes=())
         # It had a rank, or it could not have come there, whoever may have taken that by now.
@@ -207,6 +217,11 @@ class _AtAddress:
         assert self.record is not None
         process = self.job.incarnation_of(self.record)
         return process is not None and self.job.process(process.who) is process
+
+
+def dice_of(seed: int, run: int, entry: PlanEntry) -> random.Random:
+    """The dice of one entry in one run: what one entry draws does not change another's."""
+    return random.Random(f"{seed}/{run}/{entry.number}")  # noqa: S311 - faults, not secrets
 
 
 def _formed(output: ParsedOutput) -> bool:

@@ -1,7 +1,5 @@
 """A job of real processes as the runner sees it: its processes, its output, its faults."""
 
-import contextlib
-import json
 import shutil
 import signal
 import time
@@ -21,7 +19,7 @@ from ftcomm.durable.chain_state import ChainState, chain_state
 from ftcomm.durable.opening import open_store
 from ftcomm.errors import ConfigError, FtcommError
 from ftcomm.protocol.position import PRELUDE
-from ftcomm_chaos.faults.fault_kinds import TRACKER, NotDeliveredError, Preparation
+from ftcomm_chaos.faults.fault import TRACKER, NotDeliveredError, Preparation
 from ftcomm_chaos.faults.processes import JobProcess, open_process
 from ftcomm_chaos.history import HarnessRecorder
 from ftcomm_chaos.history.harness_events import (
@@ -37,7 +35,7 @@ from ftcomm_chaos.runner.process_announcements import Announcements, Fired, Note
 from ftcomm_tracker.launcher.processes.child_process import Child, start_child
 from ftcomm_tracker.launcher.run_job import spare_ids
 from ftcomm_tracker.launcher.worker_output import forward_output, lines_of
-from ftcomm_tracker.server.recovery_log import INCIDENTS_FILE
+from ftcomm_tracker.server.recovery_log import last_incidents
 
 Hear = Callable[[Fired], None]
 SIGKILLED = "SIGKILL"  # in the words of who reaps
@@ -218,10 +216,9 @@ class LiveJob(ABC):
         self.output.begin_again()
         self.closed_at.clear()
         chain = await trio.to_thread.run_sync(read_store, self.spec.store)
-        self.recorder.everything_lost(
-            everything_lost(chain, self.spec.every, served_s), at=self.began_monotonic + at_s
-        )
-        self.note_end(finished=has_finished(chain))
+        event = EverythingLost(chain.newest_attempt, newest(chain), self.spec.every, served_s)
+        self.recorder.write(event, at=self.began_monotonic + at_s)
+        self.note_end(finished=chain.finished > PRELUDE)
         return [
             process for process in lost if process.how in ("", UNTOLD) or SIGKILLED in process.how
         ]
@@ -330,7 +327,7 @@ class LiveJob(ABC):
 
     def forget_state_dir(self) -> None:
         """The tracker's directory is lost: keep what it says of recoveries, and remove it."""
-        self.past_incidents += self.incidents_in(self.spec.state_dir)
+        self.past_incidents = self.incidents()
         shutil.rmtree(self.spec.state_dir, ignore_errors=True)
 
     def _record_attempts(self) -> None:
@@ -340,22 +337,11 @@ class LiveJob(ABC):
             self.trouble.append(f"the run's store cannot be read: {error.cause}")
             return
         for found in attempts_found(chain):
-            self.recorder.attempt_found(found)
+            self.recorder.write(found)
 
     def incidents(self) -> list[dict[str, Any]]:
         """The tracker's records of recoveries."""
-        return self.past_incidents + self.incidents_in(self.spec.state_dir)
-
-    @staticmethod
-    def incidents_in(state_dir: Path) -> list[dict[str, Any]]:
-        """Those in one state directory."""
-        path = state_dir / INCIDENTS_FILE
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        found = []
-        for line in lines:
-            with contextlib.suppress(ValueError):  # a tracker may have died while it wrote
-                found.append(json.loads(line))
-        return found
+        return self.past_incidents + last_incidents(self.spec.state_dir, most=None)
 
     async def read_notes(self, notes: Announcements, nursery: trio.Nursery) -> None:
         """Take in the pipe of notes."""
@@ -467,27 +453,17 @@ def read_store(folder: Path) -> ChainState:
     return chain_state(Chain(store).read())
 
 
-def has_finished(state: ChainState) -> bool:
-    """True if the store says that the job has ended well."""
-    return state.finished > PRELUDE
-
-
-def everything_lost(state: ChainState, every: str, served_s: float) -> EverythingLost:
-    """The event of a loss of everything, after which the store had these records."""
-    return EverythingLost(state.newest_attempt, _newest(state, None), every, served_s)
-
-
 def attempts_found(state: ChainState) -> list[AttemptFound]:
     """Every attempt in the store: from where it begins, and from where it should."""
     found = []
     for number, record in sorted(state.attempts.items()):
         parent = state.versions.get(record.parent)
         version = None if parent is None else parent.version
-        found.append(AttemptFound(record.attempt, version, _newest(state, number)))
+        found.append(AttemptFound(record.attempt, version, newest(state, number)))
     return found
 
 
-def _newest(state: ChainState, before: int | None) -> int | None:
+def newest(state: ChainState, before: int | None = None) -> int | None:
     """Newest version in the store, or in its records before one."""
     numbers = [number for number in state.versions if before is None or number < before]
     return state.versions[max(numbers)].version if numbers else None

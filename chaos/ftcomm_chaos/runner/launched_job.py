@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from ftcomm_chaos.faults.fault_kinds import NotDeliveredError
+from ftcomm_chaos.faults.fault import NotDeliveredError
 from ftcomm_chaos.runner.job import LiveJob
 from ftcomm_tracker.launcher.processes.child_process import Child
 

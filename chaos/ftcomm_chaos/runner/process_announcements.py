@@ -17,7 +17,7 @@ import trio
 from ftcomm.config.environment import RECORDED_IN
 from ftcomm.config.process_identity import stat_in
 from ftcomm.diagnostics.fault_record import FaultRecord
-from ftcomm_chaos.faults.fault_kinds import Preparation
+from ftcomm_chaos.faults.fault import Preparation
 from ftcomm_tracker.server.fault_injection import TRACKER
 
 _SHIM = """\

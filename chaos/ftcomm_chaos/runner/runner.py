@@ -1,19 +1,17 @@
 """Runs one job from its start to its end, with or without faults, and writes down what happened."""
 
 import contextlib
-import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import trio
 
 from ftcomm.config.plurals import counted
-from ftcomm_chaos.faults.fault_kinds import Preparation
+from ftcomm_chaos.faults.fault import Preparation
 from ftcomm_chaos.faults.processes import children, end_orphans
 from ftcomm_chaos.report.attribution import confirm, join_recoveries, pass_over_the_late
 from ftcomm_chaos.report.run_record import ProcessRecord, RunRecord
-from ftcomm_chaos.runner.fault_plan import PlanEntry, library_faults, tracker_faults
+from ftcomm_chaos.runner.fault_plan import library_faults, tracker_faults
 from ftcomm_chaos.runner.fault_scheduler import FaultScheduler
 from ftcomm_chaos.runner.job import JobSpec, LiveJob, make_folders
 from ftcomm_chaos.runner.launched_job import LaunchedJob
@@ -30,40 +28,29 @@ class ChaosRunOptions:
     """Options of one run.
 
     Attributes:
-        entries: the faults.
-        seed: of all random choices.
-        run: the number of this run under its seed.
-        stop_after_s: faults that come again and again stop then.
         limit_s: the run is ended then, and that is a violation.
-        compare: file in the output folder that holds the result, None for none.
         populate: starts and loses workers, in place of starting them all at once.
         show: is called with the progress of the run, in words, each second.
         interrupted: once it is set, the run is cut short, which is no violation.
     """
 
-    entries: Sequence[PlanEntry] = ()
-    seed: int = 0
-    run: int = 0
-    stop_after_s: float = float("inf")
     limit_s: float = 3600.0
-    compare: str | None = None
     populate: Replay | None = None
     show: Callable[[str], object] | None = None
     interrupted: trio.Event = field(default_factory=trio.Event)
 
 
-async def run_once(spec: JobSpec, options: ChaosRunOptions) -> tuple[RunRecord, FaultScheduler]:
+async def run_once(spec: JobSpec, schedule: FaultScheduler, options: ChaosRunOptions) -> RunRecord:
     """Run the job of `spec` once; every process of it has ended when this returns or raises."""
     make_folders(spec)
     notes = Announcements(spec.folder)
-    schedule = FaultScheduler(options.entries, options.seed, options.run, options.stop_after_s)
     with contextlib.ExitStack() as at_end:
         at_end.callback(end_orphans, children())  # after all that faults have started has ended
         at_end.callback(notes.close)
         async with trio.open_nursery() as nursery:
-            run = _preparation(spec, nursery, at_end)
+            run = Preparation(spec.worker_ids, nursery, at_end, spares=spec.spare_ids)
             run.own_tracker = options.populate is not None
-            for entry in options.entries:
+            for entry in schedule.entries:
                 await entry.fault.prepare(run)
             job = _job(spec, run, notes, schedule, options)
             try:
@@ -72,7 +59,7 @@ async def run_once(spec: JobSpec, options: ChaosRunOptions) -> tuple[RunRecord, 
             finally:
                 job.finish()
                 nursery.cancel_scope.cancel()
-    return record_of(spec, job, schedule, options, status if in_time else None, ended_at), schedule
+    return record_of(spec, job, schedule, options, status if in_time else None, ended_at)
 
 
 async def _run_until(
@@ -143,10 +130,6 @@ def _activity(output: ParsedOutput, world_size: int) -> str:
     return f"running, epoch {output.epoch}"
 
 
-def _preparation(spec: JobSpec, nursery: trio.Nursery, at_end: contextlib.ExitStack) -> Preparation:
-    return Preparation(spec.worker_ids, nursery, at_end, spares=spec.spare_ids)
-
-
 def _job(
     spec: JobSpec,
     run: Preparation,
@@ -154,12 +137,12 @@ def _job(
     schedule: FaultScheduler,
     options: ChaosRunOptions,
 ) -> LiveJob:
-    later = library_faults(options.entries, joined=True)
+    later = library_faults(schedule.entries, joined=True)
     command = notes.wrap(spec.user_command(), run, spec.out if spec.in_out else None, later)
-    planned = notes.recorded(library_faults(options.entries))
+    planned = notes.recorded(library_faults(schedule.entries))
     if planned:
         spec = replace(spec, environment={**spec.environment, "FTCOMM_FAULTS": planned})
-    deaths = notes.recorded(tracker_faults(options.entries))
+    deaths = notes.recorded(tracker_faults(schedule.entries))
     if deaths:
         run.tracker_options += ["--faults", deaths]
     if run.own_tracker:
@@ -185,7 +168,7 @@ def record_of(
         wall_s=ended_at,
         formed_s=job.formed_at,
         closed_s=job.closed_at,
-        result="" if options.compare is None else digest_of(spec.out / options.compare),
+        result="",
         processes=[
             ProcessRecord(
                 process.who,
@@ -212,14 +195,3 @@ def record_of(
     join_recoveries(record)
     pass_over_the_late(record)
     return record
-
-
-def digest_of(path: Path) -> str:
-    """SHA-256 of a file, empty if there is none or nothing in it: that compares nothing."""
-    try:
-        if not path.stat().st_size:
-            return ""
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError:
-        return ""

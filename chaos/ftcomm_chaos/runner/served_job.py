@@ -14,7 +14,7 @@ import trio
 
 from ftcomm.config.process_identity import ProcessName
 from ftcomm.errors import FtcommError
-from ftcomm_chaos.faults.fault_kinds import TRACKER, NotDeliveredError
+from ftcomm_chaos.faults.fault import TRACKER, NotDeliveredError
 from ftcomm_chaos.faults.processes import JobProcess
 from ftcomm_chaos.report.run_record import UNTOLD
 from ftcomm_chaos.runner.job import NOTE_S, SIGKILLED, LiveJob
@@ -145,16 +145,8 @@ class ServedJob(LiveJob):
         assert self._nursery is not None
         where = ["--tracker", self._address, "--token-file", self._token_file]
         command = [*self.run_with.supervisor_prefix.get(worker, []), *TRACKER_COMMAND]
-        command += [
-            "supervise",
-            "-v",
-            *where,
-            "--worker-id",
-            worker,
-            *self.spec.patience,
-            "--",
-            *self.command,
-        ]
+        command += ["supervise", "-v", *where, "--worker-id", worker, *self.spec.patience]
+        command += ["--", *self.command]
         spare = {"FTCOMM_SPARE": "1"} if worker in self.spec.spare_ids else {}
         child = self.start(f"supervisor {worker}", command, {**self.environment(), **spare})
         self._supervisors[worker] = child

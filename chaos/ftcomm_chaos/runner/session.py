@@ -1,20 +1,23 @@
 """One invocation of ``ftcomm-chaos run``: a run without faults, runs with them, the verdict."""
 
-import json
+import hashlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import trio
 
 from ftcomm.config.plurals import counted
 from ftcomm_chaos.history import History
+from ftcomm_chaos.report.attribution import EVERYTHING
 from ftcomm_chaos.report.run_record import RunRecord
-from ftcomm_chaos.report.verdict import Demands, Verdict, differs, judge
+from ftcomm_chaos.report.verdict import Verdict, differs, judge
 from ftcomm_chaos.runner.fault_plan import PlanEntry, check_plan
+from ftcomm_chaos.runner.fault_scheduler import FaultScheduler
 from ftcomm_chaos.runner.history_checks import judge_history, last_result
 from ftcomm_chaos.runner.job import JobSpec
-from ftcomm_chaos.runner.random_plan import everything_once
 from ftcomm_chaos.runner.runner import ChaosRunOptions, run_once
 from ftcomm_chaos.runner.spot_trace import NodeEvent
 from ftcomm_chaos.runner.trace_replay import Replay
@@ -22,6 +25,7 @@ from ftcomm_chaos.runner.trace_replay import Replay
 SLOWER = 20.0  # times a run without faults: more than that is not slow, it hangs
 STARTS_S = 120.0  # and this much for starting processes again
 REFERENCE_LIMIT_S = 86400.0
+SOONEST_S = 0.01
 NEVER = trio.Event()  # is not set
 Say = Callable[[str], None]
 
@@ -71,7 +75,6 @@ class RunSession:
     reference: RunRecord
     runs: list[RunRecord]
     verdict: Verdict
-    again: RunRecord | None = None
 
     def goodput(self) -> float | None:
         """Time that the work takes without faults, divided by what it took with them."""
@@ -97,20 +100,19 @@ async def run_session(
     """
     say("running without faults")
     options = ChaosRunOptions(
-        limit_s=request.limit_s or REFERENCE_LIMIT_S,
-        compare=request.compare,
-        seed=request.seed,
-        show=show,
-        interrupted=interrupted,
+        limit_s=request.limit_s or REFERENCE_LIMIT_S, show=show, interrupted=interrupted
     )
-    reference, peace, _ = await _run(request.job, options)
+    reference, peace = await _run(request, request.job, FaultScheduler(), options)
     say(_ended(reference))
     if reference.status != 0 or not reference.result:
-        nothing = Demands(result_name=request.result_name)
-        return RunSession(request, reference, [], judge(reference, [], nothing))
+        verdict = judge(reference, [], result_name=request.result_name)
+        return RunSession(request, reference, [], verdict)
     if request.loses_all_once:
-        plan = [*request.plan, everything_once(reference.work_s)]
-        request = replace(request, plan=plan)
+        # It alone finds a variable that is not in the checkpoint and that all ranks have alike.
+        lasts_s = min(reference.work_s, request.duration_s or math.inf)
+        halfway_s = max(lasts_s / 2, SOONEST_S)
+        loss = {"at": {"every": halfway_s, "count": 1}, "kind": EVERYTHING}
+        request = replace(request, plan=[*request.plan, loss])
     runs, missed = await _break_things(request, reference, peace, say, options)
     again = None
     if differs(reference, runs) and not interrupted.is_set():
@@ -118,9 +120,10 @@ async def run_session(
             "results differ: running without faults again, to see whether they differ by themselves"
         )
         job = _named(request.job, "without faults, again", "again")
-        again, _, _ = await _run(job, options, peace)
-    demands = Demands(missed, request.result_name)
-    return RunSession(request, reference, runs, judge(reference, runs, demands, again), again)
+        again, _ = await _run(request, job, FaultScheduler(), options, peace)
+    name = request.result_name
+    verdict = judge(reference, runs, missed=missed, result_name=name, again=again)
+    return RunSession(request, reference, runs, verdict)
 
 
 async def _break_things(
@@ -142,18 +145,13 @@ async def _break_things(
         say(f"running with faults{f', job {number + 1}' if number else ''}")
         lasts_s = max(request.duration_s or 0.0, trace_s)
         patience_s = SLOWER * reference.wall_s + STARTS_S + lasts_s
-        options = replace(
-            usual,
-            entries=() if request.trace else request.entries(),
-            run=number,
-            stop_after_s=float("inf") if end is None else end - trio.current_time(),
-            limit_s=request.limit_s or patience_s,
-        )
-        if request.trace:
-            options = replace(options, populate=Replay(request.trace, request.speed))
-        run, _, not_delivered = await _run(job, options, peace)
+        left_s = math.inf if end is None else end - trio.current_time()
+        schedule = FaultScheduler(request.entries(), request.seed, number, left_s)
+        replay = Replay(request.trace, request.speed) if request.trace else None
+        options = replace(usual, limit_s=request.limit_s or patience_s, populate=replay)
+        run, _ = await _run(request, job, schedule, options, peace)
         runs.append(run)
-        missed += not_delivered
+        missed += map(str, schedule.missed())
         say(_ended(run))
         if run.status != 0:
             break
@@ -174,15 +172,31 @@ def _worth_another(request: RunRequest, runs: Sequence[RunRecord], end: float) -
 
 
 async def _run(
-    job: JobSpec, options: ChaosRunOptions, peace: History | None = None
-) -> tuple[RunRecord, History | None, list[str]]:
+    request: RunRequest,
+    job: JobSpec,
+    schedule: FaultScheduler,
+    options: ChaosRunOptions,
+    peace: History | None = None,
+) -> tuple[RunRecord, History | None]:
     """One run, judged by itself and against the history of the run without faults."""
-    record, schedule = await run_once(job, options)
+    record = await run_once(job, schedule, options)
     history = judge_history(job, record, peace)
-    if options.compare is None and history is not None:
+    if request.compare is not None:
+        record.result = digest_of(job.out / request.compare)
+    elif history is not None:
         record.result = last_result(history)
-    (job.folder / "record.json").write_text(json.dumps(record.to_dict(), indent=1))
-    return record, history, [str(entry) for entry in schedule.missed()]
+    return record, history
+
+
+def digest_of(path: Path) -> str:
+    """SHA-256 of a file, empty if there is none or nothing in it: that compares nothing."""
+    try:
+        if not path.stat().st_size:
+            return ""
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return ""
 
 
 def _named(job: JobSpec, name: str, folder: str) -> JobSpec:

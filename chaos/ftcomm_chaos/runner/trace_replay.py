@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from ftcomm_chaos.faults.fault_kinds import NotDeliveredError
+from ftcomm_chaos.faults.fault import NotDeliveredError
 from ftcomm_chaos.report.run_record import Delivery
 from ftcomm_chaos.runner.served_job import ServedJob
 from ftcomm_chaos.runner.spot_trace import Lose, NodeAssignments, NodeEvent, Start

@@ -147,6 +147,7 @@ class SimulatedStore:
             epochs=tuple(epochs),
             ended=ended,
             first_nonce=b"" if series is None else series.nonce,
+            expected=self.expected(attempts[-1].parent) if attempts else None,
         )
 
     def keep_next(self, put: PutNextDigest) -> None:

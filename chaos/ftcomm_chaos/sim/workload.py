@@ -79,7 +79,7 @@ class SimulatedCall:
     @property
     def item_bytes(self) -> int:
         """Of one element, when the schedule is chosen."""
-        many = self.algorithm is Algorithm.HIERARCHICAL and self.salt % 4 == 1
+        many = self.kind is Kind.ALLREDUCE and self.salt % 4 == 1
         return LARGE_ITEM_BYTES if many else ITEM_BYTES
 
     def nbytes_of(self, result: Value) -> int:
@@ -312,10 +312,8 @@ class Program:
         )
         if kind is Kind.ALLREDUCE:
             algorithm = rng.choice((Algorithm.AUTO, Algorithm.RING))
-            if algorithm is Algorithm.AUTO and self._salt % 2:
-                algorithm = Algorithm.HIERARCHICAL
-            elif algorithm is Algorithm.AUTO and self._salt % 4 == 0:
-                algorithm = Algorithm.HALVING_DOUBLING
+            if algorithm is Algorithm.AUTO and self._salt % 4 == 0:
+                algorithm = Algorithm.RECURSIVE_DOUBLING
         elif kind is Kind.BROADCAST:
             root = rng.randrange(self.world_size)
             algorithm = Algorithm.AUTO if self._salt % 4 else Algorithm.CHAIN

@@ -8,6 +8,7 @@ log2 n steps (Thakur, Rabenseifner, Gropp 2005).
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 from ftcomm.collectives.schedules.schedule import Copy, Schedule, Step
 from ftcomm.protocol.signature import Algorithm, Kind
@@ -18,29 +19,33 @@ def ring_allgather(world_size: int, rank: int, count: int) -> Schedule:
     return ring_allgatherv(world_size, rank, (count,) * world_size)
 
 
-def ring_allgatherv(world_size: int, rank: int, counts: Sequence[int]) -> Schedule:
-    """`counts[r]` elements of rank r, one after the other in rank order."""
-    bounds = [0]
-    for count in counts:
-        bounds.append(bounds[-1] + count)
-    own = counts[rank]
-    steps = tuple(_ring_step(world_size, rank, bounds, tag) for tag in range(world_size - 1))
+def ring_allgatherv(
+    world_size: int, rank: int, counts: Sequence[int], order: Sequence[int] = ()
+) -> Schedule:
+    """`counts[r]` elements of rank r, one after the other in rank order.
+
+    `order` are the ranks in the order of the ring, if that is another one.
+    """
+    order = order or range(world_size)
+    bounds, own = (0, *accumulate(counts)), counts[rank]
+    steps = tuple(_ring_step(order, order.index(rank), bounds, k) for k in range(world_size - 1))
     copies = (Copy(bounds[rank], 0, own),)
     return Schedule(
         Kind.ALLGATHER, Algorithm.RING, world_size, rank, own, bounds[-1], steps, copies
     )
 
 
-def _ring_step(world_size: int, rank: int, bounds: Sequence[int], tag: int) -> Step:
-    leaving, coming = (rank - tag) % world_size, (rank - tag - 1) % world_size
+def _ring_step(order: Sequence[int], place: int, bounds: Sequence[int], tag: int) -> Step:
+    n = len(order)
+    leaving, coming = order[(place - tag) % n], order[(place - tag - 1) % n]
     first = tag == 0  # the own block leaves straight from sendbuf
     return Step(
         tag=tag,
-        send_to=(rank + 1) % world_size,
+        send_to=order[(place + 1) % n],
         send_lo=0 if first else bounds[leaving],
         send_hi=bounds[leaving + 1] - bounds[leaving] if first else bounds[leaving + 1],
         send_from_sendbuf=first,
-        recv_from=(rank - 1) % world_size,
+        recv_from=order[(place - 1) % n],
         recv_lo=bounds[coming],
         recv_hi=bounds[coming + 1],
     )

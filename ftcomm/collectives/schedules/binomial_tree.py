@@ -28,7 +28,7 @@ def binomial_broadcast(world_size: int, rank: int, count: int, root: int) -> Sch
     sendbuf_count = count if place == 0 else 0
     return Schedule(
         Kind.BROADCAST,
-        Algorithm.BINOMIAL,
+        Algorithm.TREE,
         world_size,
         rank,
         sendbuf_count,

@@ -7,7 +7,9 @@ that is reduced by one call; segments begin at fixed offsets from the block's be
 """
 
 import enum
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ftcomm.protocol.signature import Algorithm, Kind
 
@@ -66,12 +68,79 @@ class Schedule:
     recvbuf_count: int  # elements of recvbuf
     steps: tuple[Step, ...]
     copies: tuple[Copy, ...] = ()  # done before the steps, in any order
+    # Without steps of its own, one of these.
+    rounds: "tuple[Round, ...]" = ()  # of a direct exchange
+    levels: "Levels | None" = None  # of two
     # Every rank that is sent to or received from, ascending.
     peers: tuple[int, ...] = field(init=False)
+    first_tag: int = field(init=False)
 
     def __post_init__(self) -> None:
-        ends = {end for step in self.steps for end in (step.send_to, step.recv_from)}
+        steps = self.all_steps
+        object.__setattr__(self, "first_tag", steps[0].tag if steps else 0)
+        ends = {end for step in steps for end in (step.send_to, step.recv_from)}
         object.__setattr__(self, "peers", tuple(sorted(ends - {NOBODY})))
+
+    @property
+    def all_steps(self) -> tuple[Step, ...]:
+        """The steps, and those of all parts, in the order in which they are run."""
+        parts = [part for one in self.rounds for part in (one.gather, one.spread)]
+        if self.levels is not None:
+            parts += [self.levels.within, *self.levels.behind]
+        return (*self.steps, *(step for part in parts for step in part.all_steps))
+
+    def among(self, ranks: Sequence[int], tag: int = 0) -> "Schedule":
+        """The same among these ranks of a larger group, its steps numbered from `tag` on."""
+        steps = tuple(
+            replace(
+                step,
+                tag=tag + step.tag,
+                send_to=NOBODY if step.send_to == NOBODY else ranks[step.send_to],
+                recv_from=NOBODY if step.recv_from == NOBODY else ranks[step.recv_from],
+            )
+            for step in self.steps
+        )
+        rounds = tuple(
+            replace(one, gather=one.gather.among(ranks, tag), spread=one.spread.among(ranks, tag))
+            for one in self.rounds
+        )
+        return replace(self, rank=ranks[self.rank], steps=steps, rounds=rounds)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Two parts of a direct exchange that are in flight together, and the fold behind them."""
+
+    gather: Schedule  # brings what the others have of ``[lo, hi)`` of sendbuf into rows
+    spread: Schedule  # carries what the round before has folded, within recvbuf
+    place: int  # of this rank among those that meet
+    lo: int
+    hi: int
+    row: int  # distance of two ranks' rows, in elements: whole cache lines, as the fold wants them
+
+    def operands(self, sendbuf: Any, rows: Any) -> list[Any]:
+        """The arrays to fold, in rank order; the own one is part of `sendbuf`."""
+        length = self.hi - self.lo
+        ranks = range(self.gather.world_size)
+        operands = [rows[of * self.row : of * self.row + length] for of in ranks]
+        operands[self.place : self.place + 1] = [sendbuf[self.lo : self.hi]] * bool(operands)
+        return operands
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """A reduction within each host, then over what hosts have, and back."""
+
+    within: Schedule  # folds what the host's ranks have of ``[lo, hi)``
+    across: Schedule | None  # folds that with what other hosts have; None if others do
+    spread: Schedule  # carries the blocks to all ranks of the host
+    lo: int
+    hi: int
+
+    @property
+    def behind(self) -> tuple[Schedule, ...]:
+        """The parts that are run behind `within`."""
+        return (self.spread,) if self.across is None else (self.across, self.spread)
 
 
 def block_bounds(count: int, parts: int) -> tuple[int, ...]:

@@ -12,8 +12,7 @@ import trio
 from ftcomm.control.driver import Driver
 from ftcomm.control.fetching.offers import await_offer
 from ftcomm.control.fetching.request_link import answering, receive_request, request_link
-from ftcomm.control.links.dial import BROKEN, RelayLost
-from ftcomm.control.links.manager import link_down
+from ftcomm.control.links.dial import BROKEN, RelayLost, link_down
 from ftcomm.control.message_stream import (
     ByteStream,
     receive_into,

@@ -15,8 +15,7 @@ from ftcomm.config.job_settings import PACKING_SIGNS
 from ftcomm.control.background import BackgroundError, run_in_background
 from ftcomm.control.driver import Driver
 from ftcomm.control.fetching.request_link import answering, receive_request, request_link
-from ftcomm.control.links.dial import BROKEN, RelayLost
-from ftcomm.control.links.manager import link_down
+from ftcomm.control.links.dial import BROKEN, RelayLost, link_down
 from ftcomm.control.message_stream import (
     ByteStream,
     receive_into,
@@ -110,6 +109,7 @@ def _look_up(driver: Driver, item: Item, state: LoggedResult | None) -> _Found |
         return None if state is None else _Found(state)
     core = driver.hub.core
     with driver.hub.lock:
+        core.freeze()
         local = core.checkpoints.locals.get(item.position.version, item.rank)
         entry = core.log.get(item.position)
         site = ""

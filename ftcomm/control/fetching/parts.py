@@ -14,8 +14,7 @@ import trio
 from ftcomm.control.driver import Driver
 from ftcomm.control.fetching.offers import await_offer
 from ftcomm.control.fetching.request_link import answering, receive_request, request_link
-from ftcomm.control.links.dial import BROKEN, RelayLost
-from ftcomm.control.links.manager import link_down
+from ftcomm.control.links.dial import BROKEN, RelayLost, link_down
 from ftcomm.control.message_stream import (
     ByteStream,
     receive_into,
@@ -133,6 +132,7 @@ async def _content(
 ) -> LoggedResult:
     """The bytes behind a part's head; memory for them is taken once the head has been checked."""
     with driver.hub.lock:
+        driver.hub.core.freeze()
         entry = driver.hub.core.log.get(position)
     if entry is None or entry.signature != item.signature:
         raise ProtocolError(f"a part of another call than the one at {position}")

@@ -14,8 +14,8 @@ import trio
 from ftcomm.control.driver import Driver
 from ftcomm.control.idle_timeout import IdleTimeoutStream
 from ftcomm.control.links.checksums import checked_stream
-from ftcomm.control.links.dial import BROKEN
-from ftcomm.control.links.manager import open_peer, patiently
+from ftcomm.control.links.dial import BROKEN, patiently
+from ftcomm.control.links.manager import open_peer
 from ftcomm.control.message_stream import ByteStream, receive_message
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.handshake import DataContext

@@ -1,19 +1,23 @@
 """Dialling another worker and proving each other's token: what all links between workers share."""
 
 import contextlib
-from typing import NamedTuple
+import random
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, TypeVar
 
 import trio
 
+from ftcomm.config.backoff import LINK_ATTEMPTS, LINK_BACKOFF
 from ftcomm.control.driver import Driver
-from ftcomm.control.links.shm_setup import offer_segment, shares_memory
 from ftcomm.control.links.unix_sockets import connect_locally
 from ftcomm.control.message_stream import PeerClosed, client_handshake
 from ftcomm.diagnostics.fault_injection import LinkAction
 from ftcomm.diagnostics.os_errors import describe
 from ftcomm.errors import AuthenticationError, ProtocolError, ProtocolVersionError
 from ftcomm.protocol.handshake import HANDSHAKE_DEADLINE_S, DataContext, epoch_key
-from ftcomm.transport.shm_segment import Segment
+from ftcomm.recovery.events import LinkDown
+
+T = TypeVar("T")
 
 
 class RelayLost(Exception):  # noqa: N818 - an event on the way to the relay
@@ -32,13 +36,6 @@ class Share(NamedTuple):
     streams: int = 1
 
 
-class Near(NamedTuple):
-    """A connection within the host, and the memory that both ends share, if they do."""
-
-    sock: trio.socket.SocketType
-    segment: Segment | None = None
-
-
 ALONE = Share()
 
 BROKEN = (
@@ -51,6 +48,11 @@ BROKEN = (
     AuthenticationError,
     ProtocolVersionError,
 )
+
+
+def is_by_tcp(sock: trio.socket.SocketType) -> bool:
+    """Tell whether a connection may lead to another host."""
+    return sock.family in (trio.socket.AF_INET, trio.socket.AF_INET6)
 
 
 async def connect(
@@ -78,8 +80,7 @@ async def open_direct(
     """
     near = await open_locally(driver, epoch, rank, role, to_rank=to_rank)
     if near is not None:
-        assert near.segment is None, "data links are opened by `open_link`"
-        return near.sock
+        return near
     return await open_by_tcp(driver, epoch, rank, role, to_rank=to_rank)
 
 
@@ -103,8 +104,8 @@ async def is_beside(driver: Driver, rank: int) -> bool:
 
 async def open_locally(
     driver: Driver, epoch: int, rank: int, role: str, *, to_rank: int
-) -> Near | None:
-    """The same by a Unix socket, with memory for `data`; None where `rank` is not reached so.
+) -> trio.socket.SocketType | None:
+    """The same by a Unix socket; None where `rank` is not reached so.
 
     Raises:
         OSError: a planned fault.
@@ -112,33 +113,18 @@ async def open_locally(
     if not is_near(driver, rank):
         return None
     member = driver.hub.core.view.members[rank]
-    _may_dial(driver, rank, ALONE)
+    may_fail = role != "segment"  # which no planned fault of links is for: calls go by them then
+    if may_fail:
+        _may_dial(driver, rank, ALONE)
     near = await connect_locally(member.address, member.port)
     if near is None:
         return None
     try:
         near = await proven(driver, near, epoch, to_rank, role)
-        segment = await _shared(driver, near, rank) if role == "data" else None
     except BROKEN as error:  # not our peer, or it is gone: TCP tells
         driver.hub.log.debug("local link to rank %d: %s", rank, describe(error))
         return None
-    planned = _planned(driver, rank, near)
-    if planned is not near and segment is not None:
-        segment.close()
-        segment = None
-    return Near(planned, segment)
-
-
-async def _shared(driver: Driver, sock: trio.socket.SocketType, rank: int) -> Segment | None:
-    """The segment beside a link within the host; the socket is closed if that breaks it."""
-    if not shares_memory(driver.hub.settings):
-        return None
-    try:
-        with driver.hub.kept_from_children(sock):
-            return await offer_segment(driver, sock, rank)
-    except BaseException:
-        sock.close()
-        raise
+    return _planned(driver, rank, near) if may_fail else near
 
 
 async def open_by_tcp(
@@ -177,6 +163,31 @@ async def proven(
     return sock
 
 
+def link_down(epoch: int, rank: int, error: Exception) -> LinkDown:
+    """Name the rank to suspect when `rank` was not reached: `rank`, or the relay of its link."""
+    at_fault = error.via if isinstance(error, RelayLost) else rank
+    return LinkDown(epoch, at_fault, f"cannot connect: {describe(error)}")
+
+
+async def patiently(driver: Driver, dial: Callable[[], Awaitable[T]]) -> T:
+    """Dial, and again with jitter where that fails, for `detect_within` in all.
+
+    Raises:
+        RelayLost, OSError, trio.TooSlowError, FtcommError: the last attempt's; see `BROKEN`.
+    """
+    limit_s = driver.hub.settings.detect_within
+    lost: Exception = trio.TooSlowError(f"no connection within {limit_s:g} s")
+    with trio.move_on_after(limit_s):
+        for failures in range(1, LINK_ATTEMPTS + 1):
+            try:
+                return await dial()
+            except BROKEN as error:
+                lost = error
+            if failures < LINK_ATTEMPTS:
+                await trio.sleep(LINK_BACKOFF.delay_s(failures, random.random()))  # noqa: S311 - jitter
+    raise lost
+
+
 # --- fault injection --------------------------------------------------------------------------
 
 
@@ -190,8 +201,7 @@ def _may_dial(driver: Driver, rank: int, share: Share) -> None:
 def _planned(driver: Driver, rank: int, sock: trio.socket.SocketType) -> trio.socket.SocketType:
     """The link itself; or, by a planned fault, one on which nothing comes and nothing arrives.
 
-    As with packets that vanish, sending goes on until a buffer is full, and both ends live: the
-    peer writes into its socket, or into memory that nobody reads here.
+    As with packets that vanish, sending goes on until a buffer is full, and both ends live.
     """
     if driver.hub.link_fault(rank) is not LinkAction.DROP:
         return sock

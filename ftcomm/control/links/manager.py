@@ -5,14 +5,12 @@ hello of an older epoch is dropped, one of a newer epoch waits for the plan (rul
 """
 
 import functools
-import random
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
 
 import trio
 
-from ftcomm.config.backoff import ACCEPT_PAUSE_S, LINK_ATTEMPTS, LINK_BACKOFF
+from ftcomm.config.backoff import ACCEPT_PAUSE_S
 from ftcomm.config.environment import WILDCARDS, parse_endpoint
 from ftcomm.config.ip_addresses import is_link_local
 from ftcomm.control.driver import Driver
@@ -21,17 +19,19 @@ from ftcomm.control.hub import Hub
 from ftcomm.control.links.checksums import checked_link
 from ftcomm.control.links.dial import (
     BROKEN,
-    RelayLost,
     is_beside,
+    is_by_tcp,
+    is_near,
+    link_down,
     open_by_tcp,
     open_direct,
     open_locally,
+    patiently,
     proven,
 )
 from ftcomm.control.links.multi_stream import Gathering, open_bundle
 from ftcomm.control.links.relay import open_through, serve_relay
-from ftcomm.control.links.shared_window_setup import serve_shared_window
-from ftcomm.control.links.shm_setup import answer_offer, shares_memory
+from ftcomm.control.links.segment_setup import segment_decided, shared_rings
 from ftcomm.control.links.unix_sockets import listen_locally
 from ftcomm.control.message_stream import send_at_once, server_hello, server_proof
 from ftcomm.diagnostics.os_errors import describe
@@ -44,42 +44,25 @@ from ftcomm.protocol.handshake import (
     prefetch_key,
 )
 from ftcomm.protocol.messages import Member
-from ftcomm.recovery.events import LinkDown
 from ftcomm.recovery.machine import WorkerState
 from ftcomm.transport.link import Link
 from ftcomm.transport.shm_link import SharedLink
-from ftcomm.transport.shm_segment import Segment
 from ftcomm.transport.socket_link import SocketLink
 from ftcomm.transport.striped_link import StripedLink
 
-LINK_ROLES = ("data", "fetch", "relay", "common", "prefetch", "part", "messages", "copies")
-
-T = TypeVar("T")
+LINK_ROLES = ("data", "fetch", "relay", "segment", "prefetch", "part", "messages", "copies")
 
 Serve = Callable[[Driver, trio.socket.SocketType, DataContext], Awaitable[None]]
 ServeLink = Callable[[Driver, Link, DataContext], Awaitable[None]]
 
 
-class Opened(NamedTuple):
-    """Authenticated connections to one peer, and shared memory if there is any."""
+def as_link(hub: Hub, conns: Sequence[trio.socket.SocketType], rank: int) -> Link:
+    """The link to `rank` that these connections make, under checksums if the job has them.
 
-    conns: Sequence[trio.socket.SocketType]
-    segment: Segment | None = None
-
-    def as_link(self, hub: Hub, rank: int) -> Link:
-        """Return the link to `rank` that they make, under checksums if the job has them.
-
-        It owns them from now on.
-        """
-        socks = [socket.socket(fileno=conn.detach()) for conn in self.conns]
-        link: Link
-        if self.segment is not None:
-            link = SharedLink(socks[0], rank, self.segment)
-        elif len(socks) == 1:
-            link = SocketLink(socks[0], rank)
-        else:
-            link = StripedLink([SocketLink(sock, rank) for sock in socks])
-        return checked_link(hub, link)
+    It owns them from now on.
+    """
+    links = [SocketLink(socket.socket(fileno=conn.detach()), rank) for conn in conns]
+    return checked_link(hub, links[0] if len(links) == 1 else StripedLink(links))
 
 
 class Listener:
@@ -178,8 +161,6 @@ class Listener:
                 await serve_prefetch(self._driver, conn)
             elif role == "relay":
                 await serve_relay(self._driver, conn, context)
-            elif role == "common":
-                await serve_shared_window(self._driver, conn, context.epoch)
             elif role == "messages":
                 await self._take_for_messages(conn, context)
             else:
@@ -199,18 +180,16 @@ class Listener:
         """One connection of a link, most often the only one."""
         driver, rank = self._driver, context.from_rank
         conns: list[trio.socket.SocketType] | None = [conn]
-        segment = None
-        local = conn.family not in (socket.AF_INET, socket.AF_INET6)
         try:
             if context.streams > 1:
                 conns = await self._gathering.take(conn, context)
-            elif local and shares_memory(driver.hub.settings):
-                segment = await answer_offer(driver, conn, rank)
+            elif is_near(driver, rank):
+                await segment_decided(driver, context.epoch)
         except BROKEN as error:
             self._note_nothing(rank, error)
             return
         if conns is not None:
-            hand_over(driver, Opened(conns, segment), context.epoch, rank)
+            hand_over(driver, conns, context.epoch, rank)
 
     async def _take_for_messages(self, conn: trio.socket.SocketType, context: DataContext) -> None:
         """The same for a link of messages; who brings its last connection serves it."""
@@ -222,7 +201,7 @@ class Listener:
             self._note_nothing(context.from_rank, error)
             return
         if conns is not None:
-            link = Opened(conns).as_link(self._driver.hub, context.from_rank)
+            link = as_link(self._driver.hub, conns, context.from_rank)
             await self._serve_messages(self._driver, link, context)
 
     def _note_nothing(self, rank: int, error: Exception) -> None:
@@ -278,21 +257,31 @@ async def wait_for_epoch(driver: Driver, epoch: int) -> None:
         await driver.changed.wait()
 
 
-def hand_over(driver: Driver, opened: Opened, epoch: int, rank: int) -> None:
-    """Give an authenticated link to the user's thread, if its epoch still runs."""
-    link = opened.as_link(driver.hub, rank)
-    if not driver.hub.add_link(epoch, link):
+def hand_over(
+    driver: Driver, conns: Sequence[trio.socket.SocketType], epoch: int, rank: int
+) -> None:
+    """Give an authenticated link to the user's thread, if its epoch still runs.
+
+    Within a host the segment of the epoch is decided: its rings carry the bytes, or the socket.
+    """
+    hub = driver.hub
+    rings = None if is_by_tcp(conns[0]) else shared_rings(hub, epoch, rank)
+    if rings is None:
+        link = as_link(hub, conns, rank)
+    else:
+        link = SharedLink(socket.socket(fileno=conns[0].detach()), rank, *rings)
+    if not hub.add_link(epoch, link):
         link.close()
 
 
-async def open_link(driver: Driver, epoch: int, rank: int) -> Opened:
-    """Open the parts of a data link to a member; errors are those of `open_peer`."""
+async def open_link(driver: Driver, epoch: int, rank: int) -> list[trio.socket.SocketType]:
+    """Open the connections of a data link to a member; errors are those of `open_peer`."""
     if driver.hub.core.view.relay_to(rank) is not None:
-        return Opened([await open_peer(driver, epoch, rank, "data")])
+        return [await open_peer(driver, epoch, rank, "data")]
     near = await open_locally(driver, epoch, rank, "data", to_rank=rank)
     if near is not None:
-        return Opened([near.sock], near.segment)
-    return Opened(await open_bundle(driver, epoch, rank, "data"))
+        return [near]
+    return await open_bundle(driver, epoch, rank, "data")
 
 
 async def open_message_link(driver: Driver, epoch: int, rank: int) -> Link:
@@ -301,7 +290,7 @@ async def open_message_link(driver: Driver, epoch: int, rank: int) -> Link:
     It is TCP within a host too: a Unix socket has a buffer of one size, and one of TCP grows.
     """
     conns = await patiently(driver, functools.partial(_open_for_messages, driver, epoch, rank))
-    return Opened(conns).as_link(driver.hub, rank)
+    return as_link(driver.hub, conns, rank)
 
 
 async def _open_for_messages(driver: Driver, epoch: int, rank: int) -> list[trio.socket.SocketType]:
@@ -326,12 +315,6 @@ async def open_peer(driver: Driver, epoch: int, rank: int, role: str) -> trio.so
     return await proven(driver, sock, epoch, rank, role)
 
 
-def link_down(epoch: int, rank: int, error: Exception) -> LinkDown:
-    """Name the rank to suspect when `rank` was not reached: `rank`, or the relay of its link."""
-    at_fault = error.via if isinstance(error, RelayLost) else rank
-    return LinkDown(epoch, at_fault, f"cannot connect: {describe(error)}")
-
-
 async def keep_dialling(
     driver: Driver, requests: trio.MemoryReceiveChannel[tuple[int, int]]
 ) -> None:
@@ -354,28 +337,11 @@ async def _dial(driver: Driver, epoch: int, rank: int, busy: set[tuple[int, int]
 
 async def _dial_patiently(driver: Driver, epoch: int, rank: int) -> None:
     driver.hub.fault("linking")
+    if is_near(driver, rank):
+        await segment_decided(driver, epoch)
     try:
-        opened = await patiently(driver, functools.partial(open_link, driver, epoch, rank))
+        conns = await patiently(driver, functools.partial(open_link, driver, epoch, rank))
     except BROKEN as error:
         driver.apply(link_down(epoch, rank, error))
         return
-    hand_over(driver, opened, epoch, rank)
-
-
-async def patiently(driver: Driver, dial: Callable[[], Awaitable[T]]) -> T:
-    """Dial, and again with jitter where that fails, for `detect_within` in all.
-
-    Raises:
-        RelayLost, OSError, trio.TooSlowError, FtcommError: the last attempt's; see `BROKEN`.
-    """
-    limit_s = driver.hub.settings.detect_within
-    lost: Exception = trio.TooSlowError(f"no connection within {limit_s:g} s")
-    with trio.move_on_after(limit_s):
-        for failures in range(1, LINK_ATTEMPTS + 1):
-            try:
-                return await dial()
-            except BROKEN as error:
-                lost = error
-            if failures < LINK_ATTEMPTS:
-                await trio.sleep(LINK_BACKOFF.delay_s(failures, random.random()))  # noqa: S311 - jitter
-    raise lost
+    hand_over(driver, conns, epoch, rank)

@@ -4,9 +4,15 @@ The dialling end connects to the relay that the plan names and says whom it want
 that rank and from then on copies bytes both ways.  The two ends run the ordinary handshake of a
 `data` or `fetch` link through this pipe: what travels in it, and who may, is theirs to judge, and
 nothing else in either end knows of the detour.  A pipe belongs to one epoch and ends with it.
+
+If a pipe carries nothing, its ends can blame each other alone.  The relay knows better: the kernel
+tells it which end does not acknowledge what it was sent.
 """
 
 import contextlib
+import socket
+import sys
+from collections.abc import Mapping
 
 import trio
 
@@ -22,6 +28,10 @@ from ftcomm.recovery.events import LinkDown
 PIECE_BYTES = 256 * 1024  # in each direction; what is not taken yet stays with its sender
 # Of the dialler's patience, for each of the two ways: it is to know which of them ends nowhere.
 HOP_SHARE = 0.8
+# The relay looks at its pipes so often within `detect_within`, and suspects an end that all but one
+# of these looks find at fault: the other end blames the pair only when all that time is over.  It
+# must be most of it: after an outage the kernel waits as long again before it tries once more.
+LOOKS = 6
 
 
 # --- the dialling end -------------------------------------------------------------------------
@@ -85,8 +95,32 @@ async def _relay(driver: Driver, sock: trio.socket.SocketType, context: DataCont
     with onward, driver.hub.kept_from_children(onward):
         await send_message(sock, Relayed())
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_copy, sock, onward, nursery.cancel_scope)
-            nursery.start_soon(_copy, onward, sock, nursery.cancel_scope)
+            nursery.start_soon(
+                _watch, driver, context.epoch, {context.from_rank: sock, target: onward}
+            )
+            async with trio.open_nursery() as pipe:
+                pipe.start_soon(_copy, sock, onward, pipe.cancel_scope)
+                pipe.start_soon(_copy, onward, sock, pipe.cancel_scope)
+            nursery.cancel_scope.cancel()
+
+
+async def _watch(driver: Driver, epoch: int, ends: Mapping[int, trio.socket.SocketType]) -> None:
+    """Suspect an end of a pipe, by rank, that has acknowledged nothing for a while."""
+    found = dict.fromkeys(ends, 0)
+    while True:
+        await trio.sleep(driver.hub.settings.detect_within / LOOKS)
+        for rank, sock in ends.items():
+            found[rank] = found[rank] + 1 if _is_sent_again(sock) else 0
+            if found[rank] == LOOKS - 1:
+                driver.apply(LinkDown(epoch, rank, "does not acknowledge what a relay sends"))
+
+
+def _is_sent_again(sock: trio.socket.SocketType) -> bool:
+    """True if the kernel waits for an acknowledgement, and has sent the same bytes again."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # a Unix socket, which loses nothing
+            return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 3)[2] > 0  # retransmits
+    return False
 
 
 async def _copy(

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 import trio
 
 from ftcomm.control.idle_timeout import IdleTimeoutStream
-from ftcomm.control.links.dial import BROKEN, RelayLost
+from ftcomm.control.links.dial import BROKEN, RelayLost, link_down
 from ftcomm.control.links.link_stream import LinkStream
-from ftcomm.control.links.manager import link_down, open_message_link
+from ftcomm.control.links.manager import open_message_link
 from ftcomm.control.message_stream import ByteStream, send_message
 from ftcomm.control.messages.arrivals import Arrivals
 from ftcomm.control.messages.intake import SPINS_ALONE, SPINS_SHARED, Intake

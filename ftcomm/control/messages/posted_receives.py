@@ -143,7 +143,7 @@ class PostedReceives:
                 receive, value, error = ended[0]
                 receive.done(value, error)
                 del ended[0]
-        except Exception:
+        except Exception:  # no thread for its callbacks, say: once more would fail again
             del ended[0]
             self._tell(ended)
             raise

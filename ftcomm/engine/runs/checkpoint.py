@@ -1,23 +1,27 @@
 """CheckpointRuns: checkpoints committed in two phases, and loaded (rule R6)."""
 
+import struct
 import time
 from collections.abc import Callable
 
 from ftcomm.config.setting_kinds import CheckpointPeriod
 from ftcomm.control.hub import CompleteCall, Hub
 from ftcomm.engine.locked_machine import Answer, LockedMachine
-from ftcomm.engine.runs.cut_check import OPENING_BYTES, CutCheck
+from ftcomm.engine.runs.cut_check import CutCheck
 from ftcomm.engine.runs.replay_check import ReplayCheck
-from ftcomm.execution.data_plane import DataPlane, Turn
+from ftcomm.execution.data_plane import DataPlane
+from ftcomm.execution.header_check import CallHeader
 from ftcomm.recovery.events import MismatchSeen
 from ftcomm.recovery.machine import Checkpoint, NextStep
 from ftcomm.recovery.recent_calls import Called
 from ftcomm.recovery.result_log import LogEntry
-from ftcomm.requests.request import CheckpointPayload
+from ftcomm.requests.request import DIGEST_BYTES, CheckpointPayload, CollectiveSpec
 from ftcomm.state.layout import Packed
 
-MARKED, NOT_MARKED = b"\x01", b"\x00"  # rank 0's byte in a checkpoint's exchange
-LENGTH_BYTES = 8  # of a local state, beside the digest
+# What each rank tells all others: the digest of its state, the length of its local state, the
+# balance of its messages, whether that may change, and whether the version goes to the store, of
+# which rank 0 decides.
+_RECORD = struct.Struct(f"<{DIGEST_BYTES}sQQ??")
 
 
 class CheckpointRuns:
@@ -46,83 +50,84 @@ class CheckpointRuns:
 
     # --- committing -----------------------------------------------------------------------------
 
-    def checkpoint(self, saving: CheckpointPayload, signature: bytes, site: str) -> int:
+    def checkpoint(self, saving: CheckpointPayload, form: CollectiveSpec) -> int:
         """Keep a copy, compare the digests, have local states copied, then commit."""
-        with self._hub.lock:
-            self._cut.note_threads()  # before the tentative version can be reported
-            version = self._progress.offer_checkpoint(saving.state, saving.digest, saving.local)
-        self._fault("saved")
-        with self._cut.taken():
-            self._commit(version, saving, signature, site)
-        if self.has_store:
-            self._await_store(version, saving, Called(signature, site))
-        self._plane.shared_window.next_version()
+        self._cut.begin()
+        try:
+            with self._hub.lock:
+                version = self._progress.offer_checkpoint(saving.state, saving.digest, saving.local)
+            self._fault("saved")
+            self._commit(version, saving, form)
+        finally:
+            self._cut.end()
+        if saving.durable or not self._core.durables.is_idle:
+            self._await_store(version, saving, Called(form.signature, form.site))
         self._fault("committed")
         return version
 
-    def _commit(self, version: int, saving: CheckpointPayload, signature: bytes, site: str) -> None:
+    def _commit(self, version: int, saving: CheckpointPayload, form: CollectiveSpec) -> None:
         """Return when `version` is committed: by this rank's own collective, or by a plan."""
         while True:
-            answer, turn = self._machine.ask(self._begin, version, signature, site)
+            answer, turn = self._machine.ask(self._begin, version, form)
             if answer is None:  # a plan has committed it meanwhile
                 return
             if answer is NextStep.EXECUTE:
-                mark = self._agree(saving, signature, site, turn)
+                mark = self._agree(saving, form, CallHeader(*turn, form.suffix))
                 if mark is not None and self._machine.complete_checkpoint(turn[0], mark):
                     return
             elif isinstance(answer, LogEntry):  # others ran a collective here: not one program
-                if self._check.matches(answer, (signature,)):
+                if self._check.matches(answer, (form.signature,)):
                     self._machine.replay()
             else:
                 self._hub.sleep()
 
-    def _begin(self, version: int, signature: bytes, site: str) -> Answer:
+    def _begin(self, version: int, form: CollectiveSpec) -> Answer:
         if self._view.error is None and self._progress.position.version >= version:
             return None
-        return self._progress.begin(signature, site)
+        return self._progress.begin(form.signature, form.site)
 
     def _agree(
-        self, saving: CheckpointPayload, signature: bytes, site: str, turn: Turn
+        self, saving: CheckpointPayload, form: CollectiveSpec, header: CallHeader
     ) -> bool | None:
         """Phase one: every rank holds the tentative version, the same one, and local states.
+
+        One exchange; others follow only where messages may be open or local states are copied.
 
         Returns:
             whether rank 0 marks it to be written to the store; None if the core must be asked.
         """
         digest, local = saving.digest, saving.local
-        length = b"" if local is None else len(local).to_bytes(LENGTH_BYTES, "little")
-        mine = digest + length + self._cut.opening(turn) + self._mark(saving)
-        answers = self._plane.gather_digests(mine, signature, site, turn)
-        if answers is None:
+        length = 0 if local is None else len(local)
+        own = _RECORD.pack(
+            digest, length, *self._cut.opening(header.epoch), self._is_marked(saving)
+        )
+        rows = self._plane.gather(own, header)
+        if rows is None:
             return None
-        digests = [answer[: len(digest)] for answer in answers]
-        different = [rank for rank, theirs in enumerate(digests) if theirs != digest]
-        if not different:
-            end = len(digest) + len(length)
-            lengths = [int.from_bytes(answer[len(digest) : end], "little") for answer in answers]
-            behind = end + OPENING_BYTES
-            openings = [answer[end:behind] for answer in answers]
-            if not self._cut.is_level("checkpoint()", openings, signature, site, turn):
+        records = _RECORD.iter_unpack(rows)
+        digests, lengths, balances, changing, marks = zip(*records, strict=True)
+        for rank, theirs in enumerate(digests):
+            if theirs != digest:
+                seen = MismatchSeen(header.epoch, rank, form.signature, form.site, states=True)
+                self._plane.accuse(seen)
                 return None
-            if local is not None and not self._plane.copy_locals(
-                local, lengths, signature, site, turn
-            ):
-                return None
-            return answers[0][behind:] == MARKED
-        self._plane.accuse(MismatchSeen(turn[0], different[0], signature, site, states=True))
-        return None
+        if not self._cut.is_level("checkpoint()", form.site, balances, changing, header):
+            return None
+        if local is not None and not self._plane.copy_locals(local, lengths, header):
+            return None
+        return bool(marks[0])
 
     # --- the store --------------------------------------------------------------------------------
 
-    def _mark(self, saving: CheckpointPayload) -> bytes:
-        """Rank 0's byte: this version is to be written to the store. Empty without a store."""
-        if not self.has_store:
-            return b""
+    def _is_marked(self, saving: CheckpointPayload) -> bool:
+        """Rank 0's word: this version is to be written to the store."""
+        if self._view.rank != 0 or not self.has_store:
+            return False
         with self._hub.lock:
             is_idle = self._core.durables.is_idle
         version = self._progress.position.version + 1
         is_due = self._clock.is_due(version, time.monotonic(), is_idle=is_idle)
-        return MARKED if saving.durable or is_due else NOT_MARKED
+        return saving.durable or is_due
 
     def _await_store(self, version: int, saving: CheckpointPayload, call: Called) -> None:
         """Wait until the store's readers need nothing more that the user may write to.
@@ -151,18 +156,18 @@ class CheckpointRuns:
             local: Packed | None = self._core.checkpoints.locals.get(version, self._view.rank)
             return local
 
-    def load(self, raw: Packed, signature: bytes, site: str) -> Checkpoint:
+    def load(self, raw: Packed, form: CollectiveSpec) -> Checkpoint:
         """Served below the frontier, else executed by all, who get rank 0's `raw`."""
         while True:
-            answer, turn = self._machine.ask(self._progress.begin_load, signature, site)
+            answer, turn = self._machine.ask(self._progress.begin_load, form.signature, form.site)
             if isinstance(answer, Checkpoint):
                 if self._machine.replay_load(answer):
                     return answer
             elif isinstance(answer, LogEntry):
-                if self._check.matches(answer, (signature,)):
+                if self._check.matches(answer, (form.signature,)):
                     self._machine.replay()
             elif answer is NextStep.EXECUTE:
-                value = self._plane.broadcast_default(raw, signature, site, turn)
+                value = self._plane.broadcast_default(raw, CallHeader(*turn, form.suffix))
                 if value is not None and self._machine.complete_load(turn[0], value):
                     return Checkpoint(0, value)
             else:

@@ -3,9 +3,10 @@
 from ftcomm.control.hub import CompleteCall, Hub
 from ftcomm.control.thread import ControlThread
 from ftcomm.engine.locked_machine import LockedMachine
-from ftcomm.engine.runs.cut_check import CutCheck
+from ftcomm.engine.runs.cut_check import OPENING, CutCheck
 from ftcomm.engine.runs.replay_check import ReplayCheck
-from ftcomm.execution.data_plane import DataPlane, Turn
+from ftcomm.execution.data_plane import DataPlane
+from ftcomm.execution.header_check import CallHeader
 from ftcomm.memory.pool import EMPTY
 from ftcomm.recovery.events import OwnCloseDone
 from ftcomm.recovery.machine import NextStep, WorkerState
@@ -31,25 +32,28 @@ class Closing:
 
     def close(self, form: CollectiveSpec) -> None:
         """Return when every rank has entered the close, and no message is on its way."""
-        with self._cut.taken():
+        self._cut.begin()
+        try:
             while not self._progress.closed:
                 answer, turn = self._machine.ask(self._progress.begin, form.signature, form.site)
                 if answer is NextStep.EXECUTE:
-                    if self._is_a_cut(form, turn):
+                    if self._is_a_cut(CallHeader(*turn, form.suffix), form.site):
                         self._machine.complete_close(turn[0], LogEntry(form.signature, EMPTY))
                 elif isinstance(answer, LogEntry):
                     if self._check.matches(answer, (form.signature,)):
                         self._machine.replay_close()
                 else:
                     self._hub.sleep()
+        finally:
+            self._cut.end()
 
-    def _is_a_cut(self, form: CollectiveSpec, turn: Turn) -> bool:
+    def _is_a_cut(self, header: CallHeader, site: str) -> bool:
         """All ranks have come, and no message is open; False: ask the core again."""
-        signature, site = form.signature, form.site
-        openings = self._plane.gather_digests(self._cut.opening(turn), signature, site, turn)
-        if openings is None:
+        rows = self._plane.gather(OPENING.pack(*self._cut.opening(header.epoch)), header)
+        if rows is None:
             return False
-        return self._cut.is_level("close()", openings, signature, site, turn)
+        balances, changing = zip(*OPENING.iter_unpack(rows), strict=True)
+        return self._cut.is_level("close()", site, balances, changing, header)
 
     def serve_until_all_have_closed(self, site: str) -> None:
         """Serve lagging ranks what they miss (rule R8); the call's deadline holds on."""

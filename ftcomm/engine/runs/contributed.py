@@ -12,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 import xxhash
 
+from ftcomm.collectives.dtypes import as_executed
 from ftcomm.control.fetching.parts import part_for
 from ftcomm.control.hub import Hub
 from ftcomm.control.thread import ControlThread
@@ -22,7 +23,6 @@ from ftcomm.errors import FtcommError, LogLimitError
 from ftcomm.execution.contributed_exchange import ContributedExchange, Executed
 from ftcomm.execution.copied_results import CopiedResults
 from ftcomm.execution.data_plane import DataPlane, Turn
-from ftcomm.execution.shared_results import as_executed
 from ftcomm.memory.packed_result import unpack_result
 from ftcomm.memory.pool import Array, LoggedResult
 from ftcomm.protocol.signature import Kind, is_contributed, is_copied, logged_as

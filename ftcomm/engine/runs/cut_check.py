@@ -9,29 +9,29 @@ comes.  So where a process has such threads all ranks exchange balances a second
 and hold messages up until the call is over.
 """
 
+import itertools
+import struct
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from ftcomm.config.plurals import counted
+from ftcomm.control.background import BACKGROUND, RESERVE
 from ftcomm.control.hub import Hub
 from ftcomm.control.thread import ControlThread
 from ftcomm.engine.locked_machine import LockedMachine
 from ftcomm.engine.message_port import MessagePort
-from ftcomm.engine.runs.input_check import USUAL_CAUSE
 from ftcomm.errors import CollectiveMismatchError, JobLostError
-from ftcomm.execution.data_plane import HELD_STAGE, TOTALS_STAGE, DataPlane, Turn
+from ftcomm.execution.data_plane import HELD_STAGE, TOTALS_STAGE, DataPlane
 from ftcomm.execution.header_check import CallHeader
-from ftcomm.protocol.frame_header import make_suffix
+from ftcomm.protocol.signature import USUAL_CAUSE
 from ftcomm.recovery.events import FatalFound
 from ftcomm.recovery.messages.names import MODULUS, TOTAL_BYTES, Total
 
-_BALANCE_BYTES = 8
-OPENING_BYTES = _BALANCE_BYTES + 1  # a balance, and whether it may change
-_MAY_CHANGE, _STAYS = b"\x01", b"\x00"
-_NUMBER_BYTES = 8
-_ITEM_BYTES = _NUMBER_BYTES + TOTAL_BYTES
-_OWN_THREADS = ("ftcomm-control", "ftcomm-engine")  # the library's, which send no messages
+OPENING = struct.Struct("<Q?")  # a balance, and whether it may change
+_BALANCE = struct.Struct("<Q")
+_TOTAL = struct.Struct(f"<Q{TOTAL_BYTES}s")
+# The library's, which send no messages.
+_OWN_THREADS = ("ftcomm-control", "ftcomm-engine", BACKGROUND, RESERVE)
 
 
 class CutCheck:
@@ -49,67 +49,71 @@ class CutCheck:
         self._messages = messages
         self._core = hub.core
 
-    @contextmanager
-    def taken(self) -> Iterator[None]:
-        """A cut is taken inside; messages that were held up for it go on behind."""
-        try:
-            yield
-        finally:
-            self._messages.end_cut()
+    def begin(self) -> None:
+        """A checkpoint or close begins: note whether others than this thread send and receive.
 
-    def note_threads(self) -> None:
-        """Under the lock: note whether others than this thread may send and receive from now on."""
-        self._core.messages.hold.note_threads(others=_has_other_threads())
-
-    def opening(self, turn: Turn) -> bytes:
-        """This rank's part of the first exchange of a call, in its `turn`."""
+        To be called before the tentative version can be reported, and followed by `end`.
+        """
+        others = _has_other_threads()
         with self._hub.lock:
-            may_change = _has_other_threads()
-            if self._core.view.allows_completion(turn[0]):  # else it is reported what was noted
-                self._core.messages.hold.note_threads(others=may_change)
-            return self._balance() + (_MAY_CHANGE if may_change else _STAYS)
+            self._core.messages.hold.note_threads(others=others)
 
-    def _balance(self) -> bytes:
-        return self._core.messages.balance.to_bytes(_BALANCE_BYTES, "little")
+    def end(self) -> None:
+        """The call is over: messages that were held up for it go on."""
+        self._messages.end_cut()
+
+    def opening(self, epoch: int) -> tuple[int, bool]:
+        """This rank's part of the first exchange: its balance, and whether that may change.
+
+        A signal's handler may have started a thread since `begin`.
+        """
+        others = _has_other_threads()
+        with self._hub.lock:
+            if others and self._core.view.allows_completion(epoch):  # else it is reported as noted
+                self._core.messages.hold.note_threads(others=True)
+            return self._core.messages.balance, self._core.messages.hold.may_change
 
     def is_level(
-        self, what: str, openings: Sequence[bytes], signature: bytes, site: str, turn: Turn
+        self,
+        what: str,
+        site: str,
+        balances: Sequence[int],
+        changing: Sequence[bool],
+        header: CallHeader,
     ) -> bool:
-        """Tell whether no message is open.
+        """Tell whether no message is open, by the openings of all ranks.
 
         Returns:
             False if the core must be asked again; where a message is open, the job is over then.
         """
-        header = CallHeader(*turn, make_suffix(signature, site))
-        balances: Sequence[bytes] | None = [opening[:_BALANCE_BYTES] for opening in openings]
-        if any(opening[_BALANCE_BYTES:] == _MAY_CHANGE for opening in openings):
-            balances = self._held_balances(header)
-        if balances is None:
+        final = self._held_balances(header) if any(changing) else balances
+        if final is None:
             return False
-        if sum(int.from_bytes(each, "little") for each in balances) % MODULUS == 0:
+        if sum(final) % MODULUS == 0:
             return True
         self._accuse(what, site, header)
         return False
 
-    def _held_balances(self, header: CallHeader) -> list[bytes] | None:
+    def _held_balances(self, header: CallHeader) -> list[int] | None:
         """Hold messages up, and exchange the balances, which stay as they are."""
         with self._hub.lock:
             if not self._core.view.allows_completion(header.epoch):
                 return None  # the report has said how it was: others may not count on this balance
             self._core.messages.hold.begin_cut()
-            balance = self._balance()
-        return self._plane.gather_digests_at(HELD_STAGE, balance, header)
+            balance = _BALANCE.pack(self._core.messages.balance)
+        rows = self._plane.gather(balance, header, stage=HELD_STAGE)
+        return None if rows is None else [balance for (balance,) in _BALANCE.iter_unpack(rows)]
 
     def _accuse(self, what: str, site: str, header: CallHeader) -> None:
         """Find the ranks between which a message is open, and end the job; all ranks call this."""
         size, rank = self._core.contact.world_size, self._core.view.rank
         with self._hub.lock:
-            totals = [self._core.messages.totals(peer) for peer in range(size)]
-        mine = b"".join(_packed(sent) + _packed(taken) for sent, taken in totals)
-        rows = self._plane.gather_digests_at(TOTALS_STAGE, mine, header)
+            totals = [total for peer in range(size) for total in self._core.messages.totals(peer)]
+        mine = b"".join(_TOTAL.pack(*total) for total in totals)
+        rows = self._plane.gather(mine, header, stage=TOTALS_STAGE)
         if rows is None:
             return
-        open_pair = _first_open([_unpacked(row) for row in rows])
+        open_pair = _first_open(size, [Total(*each) for each in _TOTAL.iter_unpack(rows)])
         if open_pair.source == rank:
             self._control.driver.act(self._found(open_pair, what, site))
         view, epoch = self._core.view, header.epoch
@@ -126,7 +130,7 @@ class CutCheck:
                 f" the first missing one was sent at {sent_at}"
             )
             if self._was_restarted():
-                text += f"; rank {pair.source} was restarted, and may have sent others{USUAL_CAUSE}"
+                text += f"; rank {pair.source}, restarted, may have sent others; {USUAL_CAUSE}"
             else:
                 text += ": receive it before"
             return FatalFound(CollectiveMismatchError.__name__, text)
@@ -150,31 +154,19 @@ class _OpenPair:
         self.source, self.destination, self.sent, self.taken = source, destination, sent, taken
 
 
-def _first_open(rows: list[list[tuple[Total, Total]]]) -> _OpenPair:
-    """The first pair, in the order of ranks, whose totals differ; all ranks find the same one."""
-    for source, row in enumerate(rows):
-        for destination, (sent, _) in enumerate(row):
-            taken = rows[destination][source][1]
-            if sent != taken:
-                return _OpenPair(source, destination, sent.number, taken.number)
+def _first_open(size: int, totals: Sequence[Total]) -> _OpenPair:
+    """The first pair, in the order of ranks, whose totals differ; all ranks find the same one.
+
+    `totals` has, for each rank and peer, what was sent to the peer and what was taken of it.
+    """
+    for source, destination in itertools.product(range(size), repeat=2):
+        sent = totals[2 * (source * size + destination)]
+        taken = totals[2 * (destination * size + source) + 1]
+        if sent != taken:
+            return _OpenPair(source, destination, sent.number, taken.number)
     raise AssertionError("balances that do not add up are of totals that differ")
 
 
 def _has_other_threads() -> bool:
-    """Tell whether anything in this process may send or receive while its caller does not."""
     own = threading.current_thread()
     return any(t is not own and t.name not in _OWN_THREADS for t in threading.enumerate())
-
-
-def _packed(total: Total) -> bytes:
-    return total.number.to_bytes(_NUMBER_BYTES, "little") + total.digest
-
-
-def _unpacked(row: bytes) -> list[tuple[Total, Total]]:
-    """By peer, what was sent to it and what was taken of it."""
-    totals = [
-        Total(int.from_bytes(row[at : at + _NUMBER_BYTES], "little"), item[_NUMBER_BYTES:])
-        for at in range(0, len(row), _ITEM_BYTES)
-        for item in [row[at : at + _ITEM_BYTES]]
-    ]
-    return list(zip(totals[::2], totals[1::2], strict=True))

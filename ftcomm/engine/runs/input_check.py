@@ -3,10 +3,8 @@
 from ftcomm.errors import CollectiveMismatchError
 from ftcomm.memory.pool import LoggedResult
 from ftcomm.protocol.position import Position
-from ftcomm.protocol.signature import signature_text
+from ftcomm.protocol.signature import USUAL_CAUSE, signature_text
 from ftcomm.requests.request import DIGEST_BYTES, Request
-
-USUAL_CAUSE = "; the usual cause is a variable that is not in the checkpoint: add it to the state"
 
 
 def is_same_input(call: Request, signature: bytes, logged: LoggedResult | None, rank: int) -> bool:
@@ -19,7 +17,7 @@ def is_same_input(call: Request, signature: bytes, logged: LoggedResult | None, 
 def other_input_error(call: Request, rank: int, position: Position) -> CollectiveMismatchError:
     """A script computes something else after a restart: no replay can be right (rule R7)."""
     return CollectiveMismatchError(
-        f"rank {rank} replays collective {position}, {signature_text(call.form.signature)} at "
-        f"{call.form.site}, and this process computed another input for it than its earlier one"
-        f"{USUAL_CAUSE}"
+        f"rank {rank} replays collective {position}, {signature_text(call.form.signature)} at"
+        f" {call.form.site}, and this process computed another input for it than its earlier one;"
+        f" {USUAL_CAUSE}"
     )

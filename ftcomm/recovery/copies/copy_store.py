@@ -30,6 +30,7 @@ class CopyStore:
     def __init__(self) -> None:
         self._held: dict[Position, dict[int, ResultCopy]] = {}
         self._wanted: dict[CopyName, bytes] = {}  # the digest
+        self.made_last = False  # the checkpoint committed last was computed from some
 
     def __len__(self) -> int:
         return sum(len(copies) for copies in self._held.values())
@@ -65,4 +66,5 @@ class CopyStore:
         """Checkpoint `version` is committed: release what older ones have; return the values."""
         outdated = [position for position in self._held if position.version < version]
         self._wanted = {n: d for n, d in self._wanted.items() if n.position.version >= version}
+        self.made_last = bool(outdated)
         return [copy.value for p in outdated for copy in self._held.pop(p).values()]

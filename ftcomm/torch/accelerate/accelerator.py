@@ -339,7 +339,7 @@ class Accelerator:
             return self._inner.prepare_scheduler(each)
         if hasattr(each, "state_dict"):
             raise ftcomm.ConfigError(
-                f"prepare() does not know a {type(each).__name__}, and would not keep its state",
+                f"prepare() does not know the class {type(each).__name__}, nor keep its state",
                 remedy="pass it to register_for_checkpointing()",
             )
         return each

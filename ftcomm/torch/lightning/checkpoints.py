@@ -105,7 +105,7 @@ class LightningCheckpoints(Callback):
         if not isinstance(trainer.train_dataloader, DataLoader):
             kind = type(trainer.train_dataloader).__name__
             raise ftcomm.ConfigError(
-                f"the training data come from a {kind}, which knows no ranks",
+                f"the training data come from a plain {kind}, which knows no ranks",
                 remedy="return an ftcomm.torch.DataLoader from train_dataloader()",
             )
         if trainer.num_training_batches < 2:

@@ -481,6 +481,6 @@ def test_a_part_that_prepare_does_not_know_is_refused() -> None:
         def state_dict(self) -> dict[str, Any]:
             return {}
 
-    message = r"does not know a Schedule, and would .* pass it to register_for_checkpointing\(\)"
+    message = r"not know the class Schedule, nor .* pass it to register_for_checkpointing\(\)"
     with pytest.raises(ftcomm.ConfigError, match=message):
         Script().accelerator.prepare(Schedule())

@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 
 import ftcomm  # noqa: E402 - skipped before, where torch is missing
 import ftcomm.torch as ft  # noqa: E402 - likewise
+from ftcomm.state.leaf_digests import leaves_of  # noqa: E402 - likewise
 from ftcomm.state.serializer import pack_state  # noqa: E402 - likewise
 from ftcomm.torch.contents import to_content, to_tree  # noqa: E402 - likewise
 from ftcomm.torch.gradients import (  # noqa: E402 - likewise
@@ -346,6 +347,12 @@ def test_a_part_that_contains_itself_is_refused(comm: ftcomm.Communicator) -> No
     history.append({"before": history})
     with pytest.raises(TypeError, match=r"state\['history'\]\[1\]\['before'\] contains itself"):
         ft.load(comm, history=history)
+
+
+def test_a_tensor_that_differs_between_ranks_is_named_by_its_shape() -> None:
+    state = {"weight": torch.zeros(2, 4), "loss": torch.tensor(0.5)}
+    said = [leaf.what for leaf in leaves_of(pack_state(state))]
+    assert said == ["dict", "Tensor torch.float32[2, 4]", "Tensor tensor(0.5000)"]
 
 
 @pytest.mark.parametrize("make", [torch.optim.NAdam, torch.optim.ASGD, torch.optim.AdamW])

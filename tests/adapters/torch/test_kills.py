@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from ftcomm.torch.requirement import has_backend  # noqa: E402 - as torch is there
 from tests.adapters.jobs import (  # noqa: E402 - likewise
+    lose_all,
     model_in,
     run,
     runs_without_kills,
@@ -49,24 +50,41 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return runs_without_kills(tmp_path_factory)
 
 
-def check(
-    undisturbed: Runs, folder: Path, way: str, victims: str, moment: str, *options: str
-) -> str:
+def installed(way: str) -> tuple[Path, list[str]]:
+    """The script of a way to train, and its options."""
     script, *more = WAYS[way]
     if way in {"stock", "fsdp"} and not has_backend(torch):
         pytest.skip("torch is too old for the backend")
     if way in NEEDS:
         pytest.importorskip(NEEDS[way], reason=f"the package {NEEDS[way]} is not installed")
+    return SCRIPTS / script, more
+
+
+def check(
+    undisturbed: Runs, folder: Path, way: str, victims: str, moment: str, *options: str
+) -> str:
+    script, more = installed(way)
     kills = [f"{rank}.{moment}" for rank in victims]
-    said = run(SCRIPTS / script, folder / "job", *more, *options, kills=kills)
+    said = run(script, folder / "job", *more, *options, kills=kills)
     assert victims_in(said) == list(victims), said[-3000:]
-    assert model_in(said) == model_in(undisturbed(SCRIPTS / script, *more, *options))
+    assert model_in(said) == model_in(undisturbed(script, *more, *options))
     return said
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_kill_in_backward_changes_nothing(way: str, undisturbed: Runs, tmp_path: Path) -> None:
     check(undisturbed, tmp_path, way, "1", "3.backward")
+
+
+@pytest.mark.parametrize(
+    "way", [way if way == "ddp" else pytest.param(way, marks=pytest.mark.slow) for way in WAYS]
+)
+def test_a_kill_of_all_at_once_changes_nothing(way: str, undisturbed: Runs, tmp_path: Path) -> None:
+    """The next attempt begins from the durable checkpoint, in the middle of an epoch."""
+    script, options = installed(way)
+    said = lose_all(script, tmp_path / "job", *options, at="3.backward")
+    assert re.search(r"attempt 2 begins from checkpoint \d", said), said[-3000:]
+    assert model_in(said) == model_in(undisturbed(script, *options))
 
 
 @pytest.mark.slow

@@ -55,7 +55,7 @@ def fit(strategy: FtcommStrategy, loader: Any, *callbacks: Any, module: Any = No
 
 def test_data_that_know_no_ranks_are_refused(strategy: FtcommStrategy) -> None:
     loader = torch.utils.data.DataLoader(torch.ones(8, 2), batch_size=2)
-    with pytest.raises(ftcomm.ConfigError, match="come from a DataLoader, which knows no ranks"):
+    with pytest.raises(ftcomm.ConfigError, match="come from a plain DataLoader, which knows"):
         fit(strategy, loader)
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from ftcomm_chaos.report.run_record import Delivery, ProcessRecord, RunRecord
-from ftcomm_chaos.report.verdict import Demands, judge
+from ftcomm_chaos.report.verdict import judge
 from ftcomm_chaos.runner.job import JobSpec
 from ftcomm_chaos.runner.session import RunRequest, RunSession
 
@@ -45,4 +45,4 @@ def killed_once(**more: Any) -> RunRecord:
 def session(*runs: RunRecord, command: tuple[str, ...] = ("python", "train.py")) -> RunSession:
     job = JobSpec("without faults", Path("/there"), 2, command, (), (), {})
     reference = run("without faults")
-    return RunSession(RunRequest(job), reference, list(runs), judge(reference, runs, Demands()))
+    return RunSession(RunRequest(job), reference, list(runs), judge(reference, runs))

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from ftcomm.errors import ConfigError
-from ftcomm_chaos.faults.fault_kinds import KINDS, Target
+from ftcomm_chaos.faults.fault import Target
+from ftcomm_chaos.faults.fault_kinds import KINDS
 from ftcomm_chaos.faults.network_faults import Partition
+from ftcomm_chaos.faults.signal_faults import SignalFault
 from ftcomm_chaos.runner.fault_plan import (
     Every,
     check_plan,
@@ -18,8 +20,7 @@ from ftcomm_chaos.runner.fault_plan import (
     parse_plan,
     tracker_faults,
 )
-from ftcomm_chaos.runner.random_plan import dice_of, random_plan
-from ftcomm_chaos.runner.signal_faults import SignalFault
+from ftcomm_chaos.runner.fault_scheduler import dice_of
 
 AT = {"seconds": 1}
 
@@ -143,18 +144,8 @@ def test_of_a_parameter_the_first_choice_is_the_usual_one() -> None:
     assert entry.fault == Partition(Target("random"), "everybody", "in")
 
 
-def test_a_random_plan_is_a_plan_like_any_other() -> None:
-    raw = random_plan(kill_every_s=2, stop_every_s=9, stop_for_s=0.5, tracker_every_s=20)
-    assert [str(entry) for entry in check_plan(json.loads(json.dumps(raw)), 4)] == [
-        "fault 1: sigkill for random every 2 s",
-        "fault 2: sigstop for random every 9 s",
-        "fault 3: tracker_kill for tracker every 20 s",
-    ]
-    assert random_plan() == []
-
-
 def test_a_random_plan_follows_from_seed_run_and_entry_alone() -> None:
-    first, second = check_plan(random_plan(kill_every_s=1, stop_every_s=1), 2)
+    first, second = check_plan([{"at": {"every": 1}, "kind": "sigkill"}] * 2, 2)
     draws = [
         dice_of(seed, run, entry).random()
         for seed, run, entry in ((7, 0, first), (7, 0, first), (8, 0, first), (7, 1, first))

@@ -12,7 +12,8 @@ import trio
 import trio.testing
 
 from ftcomm.diagnostics.fault_record import FaultRecord
-from ftcomm_chaos.faults.fault_kinds import Hit, NotDeliveredError
+from ftcomm_chaos.faults.fault import Hit, NotDeliveredError, Target
+from ftcomm_chaos.faults.signal_faults import SignalFault
 from ftcomm_chaos.runner.fault_plan import PlanEntry, check_plan
 from ftcomm_chaos.runner.fault_scheduler import QUIESCENCE_LIMIT_S, FaultScheduler
 from ftcomm_chaos.runner.output_parser import ParsedOutput
@@ -56,13 +57,13 @@ class Job:
         self.output.expecting = True
 
 
-@dataclass
-class Blow:
+class Blow(SignalFault):
     """A fault that says when it came; every second one finds nobody if `shy`."""
 
-    job: Job
-    shy: bool = False
-    scenario: list[tuple[str, float]] = field(default_factory=list)
+    def __init__(self, job: Job, *, shy: bool = False) -> None:
+        super().__init__(Target("random"), "SIGSTOP")
+        self.job, self.shy = job, shy
+        self.scenario: list[tuple[str, float]] = []
 
     async def fire(self, job: Any, dice: random.Random) -> Hit:
         self.scenario.append(("fire", self.job.now))
@@ -83,7 +84,7 @@ def planned(
     job: Job, entry: dict[str, Any], *, shy: bool = False
 ) -> tuple[FaultScheduler, PlanEntry, Blow]:
     (made,) = check_plan([{"kind": "sigstop", **entry}], 2)
-    blow = Blow(job, shy)
+    blow = Blow(job, shy=shy)
     object.__setattr__(made, "fault", blow)
     return FaultScheduler([made], seed=7, run=0, stop_after_s=100.0), made, blow
 

@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from ftcomm.config.process_identity import ProcessName
-from ftcomm_chaos.faults.fault_kinds import Preparation
+from ftcomm_chaos.faults.fault import Preparation
 from ftcomm_chaos.faults.processes import JobProcess
 from ftcomm_chaos.report.run_record import UNTOLD
 from ftcomm_chaos.runner.job import JobSpec

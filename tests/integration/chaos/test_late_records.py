@@ -12,9 +12,9 @@ import trio
 
 from ftcomm.config.process_identity import start_of
 from ftcomm.diagnostics.fault_record import FaultRecord
-from ftcomm_chaos.faults.fault_kinds import Preparation
+from ftcomm_chaos.faults.fault import Preparation
 from ftcomm_chaos.report.run_record import RunRecord
-from ftcomm_chaos.report.verdict import Demands, RunExit, Verdict, judge
+from ftcomm_chaos.report.verdict import RunExit, Verdict, judge
 from ftcomm_chaos.runner.fault_plan import check_plan
 from ftcomm_chaos.runner.fault_scheduler import FaultScheduler
 from ftcomm_chaos.runner.job import JobSpec, make_folders
@@ -80,7 +80,7 @@ class Stage:
         record = record_of(self.job.spec, self.job, self.schedule, ChaosRunOptions(), 0, 9.0)
         record.result = "5af3"
         missed = [str(entry) for entry in self.schedule.missed()]
-        return record, judge(scenarios.run("without faults"), [record], Demands(missed))
+        return record, judge(scenarios.run("without faults"), [record], missed=missed)
 
     def close(self) -> None:
         for process in self.processes:

@@ -20,6 +20,7 @@ from pathlib import Path
 import trio
 from ftcomm_chaos.faults.processes import adopt_orphans
 from ftcomm_chaos.runner import launched_job
+from ftcomm_chaos.runner.fault_scheduler import FaultScheduler
 from ftcomm_chaos.runner.job import JobSpec
 from ftcomm_chaos.runner.runner import ChaosRunOptions, run_once
 
@@ -28,7 +29,7 @@ own = subprocess.Popen(["sleep", "60"])
 leaves = "setsid sh -c 'setsid sleep 60 & sleep 60' > /dev/null &"
 launched_job.TRACKER_COMMAND = ("sh", "-c", leaves)
 spec = JobSpec("a job", Path(sys.argv[1]), 1, ("true",), (), (), os.environ)
-record, _ = trio.run(run_once, spec, ChaosRunOptions())
+record = trio.run(run_once, spec, FaultScheduler(), ChaosRunOptions())
 print(record.status, "own runs" if own.poll() is None else "own has ended")
 own.kill()
 own.wait()

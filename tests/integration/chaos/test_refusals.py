@@ -5,6 +5,7 @@ import signal
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -13,7 +14,7 @@ from click.testing import CliRunner
 
 from ftcomm_chaos.cli import main
 from ftcomm_chaos.commands import run as run_command
-from ftcomm_chaos.report.verdict import Demands, judge
+from ftcomm_chaos.report.verdict import judge
 from ftcomm_chaos.runner.session import RunRequest, RunSession
 from tests.integration.chaos.scenarios import run, session
 
@@ -21,6 +22,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere all i
 KILL = [{"at": {"position": "1.5.0.0@enter"}, "kind": "sigkill"}]
 
 RANDOM = ("--kill-every", "2s")
+KILLS = {"at": {"every": 2.0}, "kind": "sigkill"}
+STOPS = {"at": {"every": 3.0}, "kind": "sigstop"}
 
 
 @pytest.mark.parametrize(
@@ -47,7 +50,7 @@ RANDOM = ("--kill-every", "2s")
         (["-n", "2", "--lose-all", "2s", "--checkpoint-every", "x", "--", "true"], 2, "no period"),
         (["-n", "5000", *RANDOM, "--", "true"], 2, "not in the range"),
         (["-n", "2", *RANDOM, "--keep", "{folder}", "--", "true"], 2, "name a folder that"),
-        (["-n", "2", *RANDOM, "--duration", "2x", "--", "true"], 2, "is not a time such as"),
+        (["-n", "2", *RANDOM, "--duration", "2x", "--", "true"], 2, "is not a valid float range"),
         (
             ["-n", "2", "--lose-all", "2s", "--lose-tracker-disk", "2s", "--", "true"],
             2,
@@ -91,21 +94,24 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[RunRequest]:
 
 
 @pytest.mark.parametrize(
-    ("options", "kinds"),
+    ("options", "faults"),
     [
-        ([*RANDOM], ["sigkill"]),
-        ([*RANDOM, "--stop-every", "3s"], ["sigkill", "sigstop"]),
-        (["--stop-every", "3s"], ["sigstop"]),
+        ([*RANDOM], [KILLS]),
+        ([*RANDOM, "--stop-every", "3s"], [KILLS, {**STOPS, "for": 1.0}]),
+        (
+            ["--stop-every", "3s", "--stop-for", "0.5s", "--tracker-kill-every", "1m"],
+            [{**STOPS, "for": 0.5}, {"at": {"every": 60.0}, "kind": "tracker_kill"}],
+        ),
     ],
 )
 def test_what_is_asked_for_at_random_is_in_the_plan(
-    asked: list[RunRequest], options: list[str], kinds: list[str]
+    asked: list[RunRequest], options: list[str], faults: list[dict[str, Any]]
 ) -> None:
     line = ["run", "-n", "2", *options, "--max-restarts", "3", "--replicas", "2", "--", "true"]
     done = CliRunner().invoke(main, line)
     assert done.exit_code == 128 + 2
     (request,) = asked
-    assert [entry["kind"] for entry in request.plan] == kinds
+    assert request.plan == faults
     assert (request.loses_all_once, request.job.every) == (True, "1v")
     assert request.job.options[-2:] == ("--replicas", "2")  # `serve` has no other option of these
     assert request.job.patience[-2:] == ("--max-restarts", "3")
@@ -160,7 +166,7 @@ def test_who_is_impatient_and_interrupts_again_does_not_interrupt_the_cleaning_u
             signal.raise_signal(number)
         scenario.append("cleaned up")
         reference = run("without faults", status=None)
-        return RunSession(request, reference, [], judge(reference, [], Demands()))
+        return RunSession(request, reference, [], judge(reference, []))
 
     monkeypatch.setattr(run_command, "run_session", play)
     done = CliRunner().invoke(main, ["run", "-n", "2", *RANDOM, "--", "true"])

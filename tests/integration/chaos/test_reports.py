@@ -5,8 +5,6 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -79,10 +77,9 @@ def test_a_page_that_cannot_be_written_does_not_cost_the_text(
         raise error
 
     monkeypatch.setattr("ftcomm_chaos.commands.run.report_page", fails)
-    asked: Any = SimpleNamespace(html=tmp_path / "page.html", keep=tmp_path)
     played = session(killed_once())
     with contextlib.suppress(ValueError):
-        _report(asked, played, tmp_path)
+        _report(played, tmp_path, kept=True, html=tmp_path / "page.html")
     assert capsys.readouterr().out == report_text(played) + "\n"
 
 
@@ -131,6 +128,7 @@ def test_a_terminal_obeys_nothing_that_a_script_or_a_trace_says() -> None:
 def test_a_long_list_of_faults_is_cut_on_a_terminal_and_whole_elsewhere() -> None:
     many = killed_once(deliveries=[kill(1, n, "1", 11) for n in range(MOST_SHOWN + 7)])
     assert "  and 7 more" in report_text(session(many))
+    assert report_page(session(many)).count(" s  SIGKILL for 1") == MOST_SHOWN + 7
     assert len(document(session(many))["runs"][0]["deliveries"]) == MOST_SHOWN + 7
 
 
@@ -179,8 +177,8 @@ def test_a_script_without_checkpoints_is_told_how_to_lose_less(
 
 
 def test_five_violations_of_a_rule_are_shown_and_all_are_counted() -> None:
-    found = [RuleViolation("as-reference", "1-1", f"0.{n}", "was given a", ()) for n in range(37)]
-    found.insert(1, RuleViolation("input-intact", "0-1", "0.0", "changed", ()))
+    found = [RuleViolation("1-1", f"0.{n}", "was given a", (), "as-reference") for n in range(37)]
+    found.insert(1, RuleViolation("0-1", "0.0", "changed", (), "input-intact"))
     lines = violation_lines(found)
     assert [line.split(":")[0] for line in lines] == ["as-reference"] * 6 + ["input-intact"]
     assert lines[5] == "as-reference: 32 more violations like these, 37 in all"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from ftcomm_chaos.faults.fault_kinds import Preparation
+from ftcomm_chaos.faults.fault import Preparation
 from ftcomm_chaos.runner import served_job
 from ftcomm_chaos.runner.job import JobSpec
 from ftcomm_chaos.runner.served_job import ServedJob

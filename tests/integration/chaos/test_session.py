@@ -12,13 +12,19 @@ from ftcomm_chaos.runner import session
 from ftcomm_chaos.runner.fault_plan import Every
 from ftcomm_chaos.runner.fault_scheduler import FaultScheduler
 from ftcomm_chaos.runner.job import JobSpec
-from ftcomm_chaos.runner.random_plan import random_plan
-from ftcomm_chaos.runner.runner import ChaosRunOptions, digest_of
-from ftcomm_chaos.runner.session import SLOWER, STARTS_S, RunRequest, RunSession, run_session
+from ftcomm_chaos.runner.runner import ChaosRunOptions
+from ftcomm_chaos.runner.session import (
+    SLOWER,
+    STARTS_S,
+    RunRequest,
+    RunSession,
+    digest_of,
+    run_session,
+)
 from ftcomm_chaos.runner.spot_trace import parse_trace
 from tests.integration.chaos.scenarios import kill, killed_once, process, run
 
-KILLS = random_plan(kill_every_s=2.0)
+KILLS: list[dict[str, Any]] = [{"at": {"every": 2.0}, "kind": "sigkill"}]
 JOB = JobSpec("without faults", Path("/there/reference"), 2, ("true",), (), (), {})
 
 
@@ -28,13 +34,16 @@ class Played:
 
     records: list[RunRecord]
     violations: dict[str, str]  # by the name of a run, where it is compared with the first
-    asked: list[tuple[str, ChaosRunOptions]] = field(default_factory=list)
+    asked: list[tuple[FaultScheduler, ChaosRunOptions]] = field(default_factory=list)
 
     async def run_once(
-        self, job: JobSpec, options: ChaosRunOptions
-    ) -> tuple[RunRecord, FaultScheduler]:
-        self.asked.append((job.name, options))
-        return self.records.pop(0), FaultScheduler(options.entries, 0, 0, 0.0)
+        self, job: JobSpec, schedule: FaultScheduler, options: ChaosRunOptions
+    ) -> RunRecord:
+        self.asked.append((schedule, options))
+        record = self.records.pop(0)
+        job.out.mkdir(parents=True)
+        (job.out / "model").write_text(record.result)
+        return record
 
     def judge_history(self, job: JobSpec, record: RunRecord, reference: Any) -> Any:
         if reference is not None and job.name in self.violations:
@@ -91,7 +100,7 @@ async def test_a_job_that_waits_for_the_machines_of_its_trace_does_not_hang(
 async def test_a_kind_of_fault_that_never_came_is_not_tested(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = random_plan(kill_every_s=2.0, stop_every_s=3600.0)
+    plan = [*KILLS, {"at": {"every": 3600.0}, "kind": "sigstop", "for": 1.0}]
     play = Played([run(), killed_once()], {})
     ended = await played(tmp_path, monkeypatch, RunRequest(JOB, plan), play)
     assert ended.verdict.outcome is RunExit.NOTHING_TESTED
@@ -99,15 +108,22 @@ async def test_a_kind_of_fault_that_never_came_is_not_tested(
 
 
 @pytest.mark.trio
+@pytest.mark.parametrize(("duration_s", "every_s"), [(None, 4.5), (600.0, 4.5), (3.0, 1.5)])
 async def test_a_random_plan_loses_everything_once_about_halfway(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    duration_s: float | None,
+    every_s: float,
 ) -> None:
+    """Halfway through the job, or through the time for faults if that is shorter."""
+    monkeypatch.setattr(session, "_worth_another", lambda *_: False)
     play = Played([run(), killed_once()], {})
-    request = RunRequest(JOB, KILLS, loses_all_once=True)
+    request = RunRequest(JOB, KILLS, loses_all_once=True, duration_s=duration_s)
     ended = await played(tmp_path, monkeypatch, request, play)
-    assert ended.verdict.reasons == ["not delivered: fault 2: lose_all for all every 4.5 s"]
-    _, second = play.asked[1][1].entries
-    assert second.at == Every(4.5, 1)
+    lost = f"not delivered: fault 2: lose_all for all every {every_s:g} s"
+    assert ended.verdict.reasons == [lost]
+    _, second = play.asked[1][0].entries
+    assert second.at == Every(every_s, 1)
 
 
 @pytest.mark.trio

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from ftcomm_chaos.faults.fault_kinds import TRACKER, Hit, NotDeliveredError, Target
-from ftcomm_chaos.runner.losses.tracker_disk import TrackerDiskLost
-from ftcomm_chaos.runner.signal_faults import SignalFault, TrackerKill
+from ftcomm_chaos.faults.fault import TRACKER, Hit, NotDeliveredError, Target
+from ftcomm_chaos.faults.signal_faults import SignalFault, TrackerDiskLost, TrackerKill
 
 
 @dataclass(eq=False)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ftcomm_chaos.report.run_record import RunRecord
-from ftcomm_chaos.report.verdict import Demands, RunExit, differs, judge
+from ftcomm_chaos.report.verdict import RunExit, differs, judge
 from tests.integration.chaos.scenarios import killed_once, process, run
 
 UNDISTURBED = run("without faults")
@@ -27,7 +27,7 @@ UNDISTURBED = run("without faults")
     ],
 )
 def test_what_is_wrong_with_a_run_is_a_violation(broken: RunRecord, complaint: str) -> None:
-    verdict = judge(UNDISTURBED, [broken], Demands())
+    verdict = judge(UNDISTURBED, [broken])
     assert verdict.outcome is RunExit.VIOLATED
     assert any(complaint in reason for reason in verdict.reasons), verdict.reasons
 
@@ -35,36 +35,34 @@ def test_what_is_wrong_with_a_run_is_a_violation(broken: RunRecord, complaint: s
 def test_a_victim_that_lived_is_a_violation() -> None:
     broken = killed_once()
     broken.deliveries[0].confirmed = False
-    verdict = judge(UNDISTURBED, [broken], Demands())
+    verdict = judge(UNDISTURBED, [broken])
     assert (verdict.outcome, len(verdict.reasons)) == (RunExit.VIOLATED, 1)
 
 
 def test_a_script_that_fails_without_faults_is_a_violation() -> None:
-    assert judge(run("without faults", status=1), [], Demands()).outcome is RunExit.VIOLATED
+    assert judge(run("without faults", status=1), []).outcome is RunExit.VIOLATED
 
 
 @pytest.mark.parametrize(
-    ("reference", "runs", "demands", "reason"),
+    ("reference", "runs", "missed", "reason"),
     [
-        (UNDISTURBED, [run()], Demands(), "no fault was delivered"),
-        (UNDISTURBED, [killed_once()], Demands(missed=["fault 2"]), "not delivered: fault 2"),
-        (run(result=""), [killed_once(result="")], Demands(), "so nothing was compared"),
-        (UNDISTURBED, [killed_once(status=None)], Demands(), "cut short by a signal after 10 s"),
+        (UNDISTURBED, [run()], [], "no fault was delivered"),
+        (UNDISTURBED, [killed_once()], ["fault 2"], "not delivered: fault 2"),
+        (run(result=""), [killed_once(result="")], [], "so nothing was compared"),
+        (UNDISTURBED, [killed_once(status=None)], [], "cut short by a signal after 10 s"),
     ],
 )
 def test_what_was_not_tested_is_no_pass(
-    reference: RunRecord, runs: Any, demands: Demands, reason: str
+    reference: RunRecord, runs: Any, missed: list[str], reason: str
 ) -> None:
-    verdict = judge(reference, runs, demands)
+    verdict = judge(reference, runs, missed=missed)
     assert verdict.outcome is RunExit.NOTHING_TESTED
     assert [reason in text for text in verdict.reasons] == [True]
 
 
 def test_equal_results_and_a_delivered_fault_pass() -> None:
-    assert judge(UNDISTURBED, [killed_once()], Demands()) == judge(
-        UNDISTURBED, [killed_once()] * 2, Demands()
-    )
-    assert judge(UNDISTURBED, [killed_once()], Demands()).outcome is RunExit.PASSED
+    assert judge(UNDISTURBED, [killed_once()]) == judge(UNDISTURBED, [killed_once()] * 2)
+    assert judge(UNDISTURBED, [killed_once()]).outcome is RunExit.PASSED
 
 
 @pytest.mark.parametrize(
@@ -78,13 +76,13 @@ def test_a_script_that_differs_from_itself_is_told_so(
     broken: RunRecord, again: RunRecord, where: str
 ) -> None:
     assert differs(UNDISTURBED, [broken])
-    verdict = judge(UNDISTURBED, [broken], Demands(), again=again)
+    verdict = judge(UNDISTURBED, [broken], again=again)
     assert f"too, in {where}: the script does not compute the same twice" in verdict.reasons[0]
 
 
 def test_a_second_run_that_fails_is_no_proof_that_the_script_differs_from_itself() -> None:
     again = run("without faults, again", status=1, result="", tail=["no room"])
-    verdict = judge(UNDISTURBED, [killed_once(result="77aa")], Demands(), again=again)
+    verdict = judge(UNDISTURBED, [killed_once(result="77aa")], again=again)
     assert verdict.reasons == [
         "run 1 with faults: the result differs: 77aa..., without faults 5af3...",
         "without faults, again: the job exited with status 1: no room",

@@ -20,7 +20,10 @@ import types
 
 import trio
 
-OPTIONAL = ("ftcomm.torch",)  # imported by nobody inside; needs what may be missing
+OPTIONAL = (  # imported by nobody inside; they need what may be missing
+    "ftcomm.torch", "ftcomm.lightgbm", "ftcomm.xgboost", "ftcomm.dask", "ftcomm.ray",
+    "ftcomm_tracker.embedding.dask_gang", "ftcomm_tracker.embedding.ray_gang",
+)  # fmt: skip
 PACKAGES = ("ftcomm", "ftcomm_tracker", "ftcomm_chaos")
 
 NOT_ON_DARWIN = {

@@ -3,6 +3,7 @@
 from ftcomm.api.public_values import KindStats
 from ftcomm.api.session import CallStats
 from ftcomm.protocol.signature import Kind
+from ftcomm.recovery.unasked_calls import UnaskedCalls
 
 
 def test_calls_of_several_threads_are_counted_one_after_another() -> None:
@@ -13,7 +14,7 @@ def test_calls_of_several_threads_are_counted_one_after_another() -> None:
             assert stats._lock.locked()
             return total + int(self)
 
-    stats = CallStats()
+    stats = CallStats(UnaskedCalls())
     for nbytes in (3, 4):
         stats.add(Kind.SEND, Size(nbytes), 0.5)
     assert stats.snapshot() == {"send": KindStats(2, 7, 1.0)}

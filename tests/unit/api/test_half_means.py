@@ -12,7 +12,7 @@ from ftcomm.testing import local_group
 Array = np.ndarray[Any, Any]
 RANKS = 3
 LOGS = ("whole", "contributions", "copies")
-ALGORITHMS = ("ring", "recursive_doubling", "halving_doubling", "hierarchical")
+ALGORITHMS = ("auto", "ring", "recursive_doubling")
 
 
 def given(rank: int, rows: int) -> Array:

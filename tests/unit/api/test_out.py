@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import ftcomm
-from ftcomm.api.outputs import shares_input
+from ftcomm.api.outputs import OutputPolicy, shares_input
+from ftcomm.requests.request import CallOptions
 from ftcomm.testing import local_group
 
 X = np.arange(6.0).reshape(2, 3)
@@ -114,6 +115,30 @@ def test_an_input_that_is_left_to_the_log_is_no_place_for_the_result() -> None:
 
     with local_group(2) as group:
         assert group.run(exchange) == [[[0, 1, 0, 1]] * 4, [[2, 3, 2, 3]] * 4]
+
+
+@pytest.mark.parametrize(
+    ("begin", "is_early"), [(0, False), (1, False), (99, False), (100, True), (101, True)]
+)
+def test_only_an_out_apart_from_the_input_is_filled_early(
+    comm: ftcomm.Communicator, begin: int, is_early: bool
+) -> None:
+    """A call that is not completed is made again from its input."""
+    memory = np.zeros(201)
+    out, form = memory[begin : begin + 100].reshape(10, 10), comm._session.builder
+    policy = OutputPolicy(comm._session.engine)
+    spec = form.allreduce(out, CallOptions(), "x.py:1").form
+    early = policy.early(out, memory[:100], spec, copy=True)
+    assert early is (out if is_early else None)
+
+
+def test_a_fresh_result_is_filled_early_unless_a_view_is_wanted(comm: ftcomm.Communicator) -> None:
+    policy = OutputPolicy(comm._session.engine)
+    spec = comm._session.builder.allreduce(X, CallOptions(), "x.py:1").form
+    fresh = policy.early(None, X, spec, copy=True)
+    assert fresh is not None
+    assert (fresh.shape, fresh.dtype, np.may_share_memory(fresh, X)) == (X.shape, X.dtype, False)
+    assert policy.early(None, X, spec, copy=False) is None
 
 
 @pytest.mark.parametrize("shape", ["gaps", "bytes"])

@@ -14,24 +14,41 @@ from ftcomm.collectives.bfloat16 import (
     widen_bfloat16,
 )
 from ftcomm.collectives.op_argument import reduction
-from ftcomm.collectives.schedules.halving_doubling import halving_allreduce
+from ftcomm.collectives.schedules.direct import two_level_allreduce
 from ftcomm.collectives.schedules.recursive_doubling import doubling_allreduce
 from ftcomm.collectives.schedules.ring import ring_allreduce
-from ftcomm.collectives.schedules.schedule import REDUCE_SEGMENT_BYTES
+from ftcomm.collectives.schedules.schedule import REDUCE_SEGMENT_BYTES, Schedule
+from ftcomm.protocol.host_groups import Grouping, members_of
 from ftcomm.testing.in_memory import run_in_memory
-from tests.helpers.reference import expected_doubling, expected_halving, expected_ring
+from tests.helpers.reference import expected_doubling, expected_fold, expected_ring
 
 U = Fraction(1, 2**8)
 ROUNDING = 2.0**-134  # below the normal range
+
+
+def halves(n: int) -> Grouping:
+    """Two hosts; the first has one rank more where it must."""
+    return tuple(rank // ((n + 1) // 2) for rank in range(n))
+
+
+def by_host(n: int, rank: int, count: int) -> Schedule:
+    """Two levels, where there are enough ranks for them."""
+    if n < 3:
+        return ring_allreduce(n, rank, count)
+    return two_level_allreduce(halves(n), rank, count, 2)
+
+
 ADDITIONS = {
     ring_allreduce: lambda n: n - 1,
     doubling_allreduce: lambda n: (n - 1).bit_length(),
-    halving_allreduce: lambda n: (n - 1).bit_length(),
+    by_host: lambda n: (n - 1) // 2 + 1,
 }
 DEFINITIONS = {
     ring_allreduce: expected_ring,
     doubling_allreduce: expected_doubling,
-    halving_allreduce: expected_halving,
+    by_host: lambda sources, reducer: expected_fold(
+        sources, reducer, members_of(halves(len(sources)))
+    ),
 }
 
 

@@ -97,7 +97,9 @@ def test_who_lacks_the_package_is_told_so(monkeypatch: pytest.MonkeyPatch) -> No
 def test_small_calls_take_the_way_that_sends_them_as_bits() -> None:
     factory = builder(world_size=2)
     hub: Any = SimpleNamespace(
-        faults=None, settings=JobSettings(), core=SimpleNamespace(view=None, progress=None)
+        faults=None,
+        settings=JobSettings(),
+        core=SimpleNamespace(view=None, progress=None, log=SimpleNamespace(unasked=None)),
     )
     plane: Any = SimpleNamespace(persistent_moves=lambda form: ("moves",))
     ways = [

@@ -11,23 +11,14 @@ from hypothesis import strategies as st
 from ftcomm.collectives import contributed_selection as selection
 from ftcomm.collectives.reductions import Array, make_reducer
 from ftcomm.collectives.schedules.pairwise_exchange import pairwise_exchange_v
-from ftcomm.collectives.schedules.reduce_scatter import (
-    halving_reduce_scatter,
-    ring_reduce_scatter,
-)
+from ftcomm.collectives.schedules.reduce_scatter import ring_reduce_scatter
 from ftcomm.collectives.schedules.rooted import direct_gather, direct_scatter, reduce_to_root
 from ftcomm.collectives.schedules.schedule import Reduce, Schedule, block_bounds
-from ftcomm.collectives.selection import tables_digest
-from ftcomm.protocol.signature import Algorithm, Kind
+from ftcomm.protocol.signature import Kind
 from ftcomm.testing.in_memory import run_in_memory
-from tests.helpers.reference import expected_halving_blocks, expected_ring_blocks, knowledge
+from tests.helpers.reference import expected_ring_blocks, knowledge
 
 SIZES = range(1, 18)
-POWERS = [1, 2, 4, 8, 16]
-REDUCE_SCATTERS = {
-    Algorithm.RING: (ring_reduce_scatter, expected_ring_blocks, SIZES),
-    Algorithm.HALVING_DOUBLING: (halving_reduce_scatter, expected_halving_blocks, POWERS),
-}
 SUM = make_reducer("sum", np.dtype("f4"))
 
 
@@ -65,19 +56,15 @@ def steps_of(schedules: Sequence[Schedule]) -> list[int]:
 # --- reduce-scatter -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("algorithm", REDUCE_SCATTERS)
 @pytest.mark.parametrize("rendezvous", [False, True])
-def test_each_rank_gets_its_block_with_the_bits_of_the_definition(
-    algorithm: Algorithm, rendezvous: bool
-) -> None:
-    build, expected, sizes = REDUCE_SCATTERS[algorithm]
-    for n, lengths in itertools.product(sizes, ("uneven", "empty", "even")):
+def test_each_rank_gets_its_block_with_the_bits_of_the_definition(rendezvous: bool) -> None:
+    for n, lengths in itertools.product(SIZES, ("uneven", "empty", "even")):
         counts = {"uneven": uneven(n), "empty": (0,) * n, "even": (7,) * n}[lengths]
         bounds = offsets(counts)
         sources = floats(n, bounds[-1])
-        schedules = [build(n, rank, bounds) for rank in range(n)]
+        schedules = [ring_reduce_scatter(n, rank, bounds) for rank in range(n)]
         results = run_in_memory(schedules, sources, SUM, rendezvous=rendezvous)
-        wanted = expected(sources, bounds, SUM)
+        wanted = expected_ring_blocks(sources, bounds, SUM)
         assert same_bits(own_blocks(results, bounds), wanted), counts
         exact = np.sum(np.array(sources, "f8"), axis=0)
         assert np.allclose(np.concatenate(wanted), exact, rtol=1e-5, atol=10.0**n * 1e-6)
@@ -87,18 +74,15 @@ def test_each_rank_gets_its_block_with_the_bits_of_the_definition(
 @given(
     lengths=st.lists(st.integers(0, 30), min_size=1, max_size=9),
     op=st.sampled_from(["sum", "max", "bxor"]),
-    halving=st.booleans(),
     rendezvous=st.booleans(),
 )
 def test_blocks_of_any_lengths_are_what_numpy_reduces(
-    lengths: list[int], op: str, halving: bool, rendezvous: bool
+    lengths: list[int], op: str, rendezvous: bool
 ) -> None:
     n, bounds = len(lengths), offsets(lengths)
-    fits = halving and n in POWERS
-    build = halving_reduce_scatter if fits else ring_reduce_scatter
     sources = list(np.random.default_rng(bounds[-1]).integers(-99, 99, (n, bounds[-1])))
     reducer = make_reducer(op, np.dtype("i8"))
-    schedules = [build(n, rank, bounds) for rank in range(n)]
+    schedules = [ring_reduce_scatter(n, rank, bounds) for rank in range(n)]
     results = run_in_memory(schedules, sources, reducer, rendezvous=rendezvous)
     ufunc = {"sum": np.add, "max": np.maximum, "bxor": np.bitwise_xor}[op]
     assert np.array_equal(
@@ -112,26 +96,14 @@ def test_reduce_scatter_has_the_steps_and_bytes_that_its_module_promises() -> No
         ring = [ring_reduce_scatter(n, rank, bounds) for rank in range(n)]
         assert steps_of(ring) == [n - 1] * n
         assert sent_by(ring) == [6 * (n - 1)] * n
-        if n in POWERS:
-            halving = [halving_reduce_scatter(n, rank, bounds) for rank in range(n)]
-            assert steps_of(halving) == [n.bit_length() - 1] * n
-            assert sent_by(halving) == [6 * (n - 1)] * n
-
-
-def test_halving_refuses_a_number_that_is_no_power_of_two() -> None:
-    for n in (3, 6, 12):
-        with pytest.raises(ValueError, match="no power of two"):
-            halving_reduce_scatter(n, 0, block_bounds(n, n))
 
 
 def test_a_block_without_elements_is_not_reduced() -> None:
     """A user's function would be called without an element."""
-    for build in (ring_reduce_scatter, halving_reduce_scatter):
-        steps = [step for rank in range(4) for step in build(4, rank, (0, 0, 2, 2, 2)).steps]
-        assert {step.reduce is Reduce.NONE for step in steps if step.recv_lo == step.recv_hi} == {
-            True
-        }
-        assert any(step.reduce is not Reduce.NONE for step in steps)
+    schedules = [ring_reduce_scatter(4, rank, (0, 0, 2, 2, 2)) for rank in range(4)]
+    steps = [step for schedule in schedules for step in schedule.steps]
+    assert {step.reduce for step in steps if step.recv_lo == step.recv_hi} == {Reduce.NONE}
+    assert any(step.reduce is not Reduce.NONE for step in steps)
 
 
 # --- exchange, gather, scatter, reduce ------------------------------------------------------------
@@ -221,8 +193,6 @@ def test_who_hears_of_whom() -> None:
         bounds = offsets(counts)
         of_all = [everyone] * n
         assert knowledge([ring_reduce_scatter(n, r, bounds) for r in range(n)]) == of_all
-        if n in POWERS:
-            assert knowledge([halving_reduce_scatter(n, r, bounds) for r in range(n)]) == of_all
         assert knowledge([pairwise_exchange_v(n, r, counts, counts) for r in range(n)]) == of_all
         assert knowledge([reduce_to_root(n, r, 3, root) for r in range(n)]) == of_all
         gather = knowledge([direct_gather(n, r, counts, root) for r in range(n)])
@@ -234,34 +204,9 @@ def test_who_hears_of_whom() -> None:
 # --- selection ------------------------------------------------------------------------------------
 
 
-def chosen(n: int, nbytes: int, algorithm: Algorithm = Algorithm.AUTO, **more: bool) -> Algorithm:
-    bounds = block_bounds(nbytes // 4, n)
-    return selection.reduce_scatter_schedule(n, 0, bounds, 4, algorithm, **more).algorithm
-
-
-def test_short_inputs_of_powers_of_two_are_halved_and_others_go_around_the_ring() -> None:
-    limit, halving = selection.HALVING_BELOW_BYTES, Algorithm.HALVING_DOUBLING
-    assert chosen(8, limit - 4) is halving
-    assert chosen(8, limit) is Algorithm.RING
-    assert chosen(6, 64) is Algorithm.RING
-    assert chosen(8, limit, halving) is halving
-    assert chosen(8, 64, Algorithm.RING) is Algorithm.RING
-    assert chosen(8, 64, function=True) is Algorithm.RING
-
-
-def test_a_wish_that_does_not_fit_is_refused() -> None:
-    for n, wish, function in (
-        (6, Algorithm.HALVING_DOUBLING, False),
-        (8, Algorithm.HALVING_DOUBLING, True),
-        (8, Algorithm.RECURSIVE_DOUBLING, False),
-    ):
-        with pytest.raises(ValueError, match=f"{wish.name.lower()} does not fit this reduce_sc"):
-            chosen(n, 64, wish, function=function)
-
-
 def test_the_schedules_of_a_shape_are_made_once() -> None:
     makers = [
-        (selection.reduce_scatter_schedule, (4, 1, (0, 1, 2, 3, 4), 8), Kind.REDUCE_SCATTER),
+        (selection.reduce_scatter_schedule, (4, 1, (0, 1, 2, 3, 4)), Kind.REDUCE_SCATTER),
         (selection.alltoallv_schedule, (2, 1, (1, 2), (3, 2)), Kind.ALLTOALLV),
         (selection.gatherv_schedule, (2, 1, (1, 2), 0), Kind.GATHERV),
         (selection.scatterv_schedule, (2, 1, (1, 2), 0), Kind.SCATTERV),
@@ -271,9 +216,3 @@ def test_the_schedules_of_a_shape_are_made_once() -> None:
         one = make(*arguments)
         assert make(*arguments) is one
         assert (one.kind, one.rank) == (kind, 1)
-
-
-def test_processes_with_another_limit_do_not_join(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = tables_digest()
-    monkeypatch.setattr("ftcomm.collectives.selection.HALVING_BELOW_BYTES", 1)
-    assert tables_digest() != before

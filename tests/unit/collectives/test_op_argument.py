@@ -128,7 +128,7 @@ def test_the_line_of_the_error_can_be_pasted(comm: ftcomm.Communicator) -> None:
 def test_a_function_without_a_name_of_its_own_is_to_be_given_one(comm: ftcomm.Communicator) -> None:
     with pytest.raises(TypeError, match="with a name of your own for the") as caught:
         comm.allreduce(np.ones(3), lambda a, _: a)
-    with pytest.raises(TypeError, match="name is a ellipsis, must be a str"):
+    with pytest.raises(TypeError, match="name is an ellipsis, must be a str"):
         exec(str(caught.value).splitlines()[-1].strip(), {"ftcomm": ftcomm, "f": first})
 
 
@@ -153,10 +153,10 @@ def test_a_name_admits_it(comm: ftcomm.Communicator) -> None:
         ((sum, "x"), TypeError, "sum combines the elements of one array.*pass op='sum'"),
         ((np.max, "x"), TypeError, "numpy.max combines the elements of one.*pass op='max'"),
         (("sum", "x"), TypeError, "made of a function, not of a str"),
-        ((first, None), TypeError, "name is a NoneType, must be a str"),
+        ((first, None), TypeError, "name is None, must be a str"),
         ((first, ""), ValueError, "name has 0 characters"),
         ((first, "x" * 81), ValueError, "name has 81 characters, must have 1 to 80"),
-        ((first, 3), TypeError, "name is a int, must be a str"),
+        ((first, 3), TypeError, "name is an int, must be a str"),
     ],
 )
 def test_a_declaration_that_means_nothing_is_refused(

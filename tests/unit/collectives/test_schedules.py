@@ -11,13 +11,19 @@ from hypothesis import strategies as st
 from ftcomm.collectives import selection
 from ftcomm.collectives.op_argument import reduction
 from ftcomm.collectives.reductions import make_reducer
+from ftcomm.collectives.schedules import direct as direct_schedule
 from ftcomm.collectives.schedules.allgather import (
     doubling_allgather,
     ring_allgather,
     ring_allgatherv,
 )
 from ftcomm.collectives.schedules.binomial_tree import binomial_broadcast
-from ftcomm.collectives.schedules.halving_doubling import halving_allreduce
+from ftcomm.collectives.schedules.direct import (
+    DIRECT_BYTES,
+    DIRECT_RANKS,
+    direct_allreduce,
+    line_bounds,
+)
 from ftcomm.collectives.schedules.pairwise_exchange import pairwise_exchange, shift
 from ftcomm.collectives.schedules.pipelined_chain import (
     MOST_SEGMENTS,
@@ -33,10 +39,20 @@ from ftcomm.collectives.schedules.schedule import (
     Schedule,
     block_bounds,
 )
-from ftcomm.collectives.selection import DOUBLING_ALLGATHER_BYTES, schedule_for
+from ftcomm.collectives.selection import (
+    CHAIN_BYTES,
+    DOUBLING_ALLGATHER_BYTES,
+    RING_BLOCK_BYTES,
+    schedule_for,
+)
 from ftcomm.protocol.signature import Algorithm, Kind
 from ftcomm.testing.in_memory import DeadlockError, run_in_memory
-from tests.helpers.reference import expected_doubling, expected_halving, expected_ring, knowledge
+from tests.helpers.reference import (
+    expected_doubling,
+    expected_fold,
+    expected_ring,
+    knowledge,
+)
 
 # All sizes to 64; `make test` takes the small ones and those beside powers of two.
 SIZES = (*range(1, 18), 31, 32, 33, 63, 64)
@@ -48,7 +64,6 @@ each_size = pytest.mark.parametrize(
 ALGORITHMS = {
     Algorithm.RING: (ring_allreduce, expected_ring),
     Algorithm.RECURSIVE_DOUBLING: (doubling_allreduce, expected_doubling),
-    Algorithm.HALVING_DOUBLING: (halving_allreduce, expected_halving),
 }
 
 
@@ -246,6 +261,47 @@ def test_a_chain_sends_the_bytes_once_from_each_rank_in_the_steps_that_it_promis
     ]
 
 
+@each_size
+@pytest.mark.parametrize("rendezvous", [False, True])
+@pytest.mark.parametrize("gathered", [0, 1 << 30], ids=["in blocks", "gathered"])
+def test_a_direct_exchange_over_links_folds_in_rank_order(gathered, rendezvous, sizes, monkeypatch):
+    monkeypatch.setattr(direct_schedule, "GATHERED_BYTES", gathered)
+    for op in ("sum", "mean"):
+        reducer = make_reducer(op, np.dtype(np.float32))
+        for n in set(sizes) - {1}:
+            for count in (*counts_for(n), 16 * n + 3):
+                sources = awkward_floats(n, count)
+                schedules = [direct_allreduce(n, rank, count, 4) for rank in range(n)]
+                results = run_in_memory(schedules, sources, reducer, rendezvous=rendezvous)
+                wanted = expected_fold(sources, reducer)
+                assert all(same_bits(result, wanted) for result in results), (n, count)
+
+
+@pytest.mark.parametrize("itemsize", [1, 4, 16])
+def test_blocks_end_at_whole_lines_and_what_is_behind_the_last_one_is_not_alone(itemsize):
+    line = 64 // itemsize
+    for count, parts in itertools.product((0, 1, line, line + 1, 3 * line - 1, 1000), (1, 2, 3, 7)):
+        bounds = line_bounds(count, parts, itemsize)
+        assert (bounds[0], bounds[-1], len(bounds)) == (0, count, parts + 1)
+        blocks = [hi - lo for lo, hi in itertools.pairwise(bounds) if hi > lo]
+        assert all(block >= min(line, count) for block in blocks)
+        assert all(bound % line == 0 or bound == count for bound in bounds)
+
+
+def test_a_direct_allgather_or_barrier_is_chosen_within_a_host():
+    def choose(kind, nbytes, wish=Algorithm.AUTO, hosts=(0, 0, 0), **more):
+        return selection.choose_algorithm(kind, len(hosts), nbytes, wish, grouping=hosts, **more)
+
+    for kind in (Kind.ALLREDUCE, Kind.ALLGATHER, Kind.BARRIER):
+        assert choose(kind, DIRECT_BYTES) is Algorithm.DIRECT
+        assert schedule_for(kind, 3, 0, 2, 4, grouping=(0,) * 3).algorithm is Algorithm.DIRECT
+        assert choose(kind, 0, hosts=(0,) * 65) is not Algorithm.DIRECT
+    for kind in (Kind.ALLGATHER, Kind.BARRIER):
+        assert choose(kind, DIRECT_BYTES + 1) is not Algorithm.DIRECT
+        assert choose(kind, 8, hosts=(0, 0, 1)) is not Algorithm.DIRECT
+    assert choose(Kind.BROADCAST, 8) is Algorithm.TREE
+
+
 @pytest.mark.parametrize("rendezvous", [False, True])
 def test_a_doubling_allgather_moves_every_block_to_its_place(rendezvous):
     for n, count in itertools.product((1, 2, 4, 8, 16), (0, 1, 5)):
@@ -302,7 +358,7 @@ def test_every_synchronising_kind_has_a_path_from_every_rank_to_every_rank(sizes
         assert knowledge([barrier(n, rank) for rank in range(n)]) == everyone
         for count in counts_for(n):
             for kind in (Kind.ALLREDUCE, Kind.ALLGATHER):
-                for algorithm in selection._ALLOWED[kind]:
+                for algorithm in (Algorithm.AUTO, *selection._ALLOWED.get(kind, ())):
                     assert selection.synchronising(kind)
                     schedules = [
                         selection.schedule_for(kind, n, rank, count, 4, algorithm=algorithm)
@@ -332,23 +388,6 @@ def test_schedules_that_do_not_fit_together_are_called_a_deadlock():
         run_in_memory(schedules, [np.zeros(1)] * 2)
 
 
-@pytest.mark.parametrize("n", [2, 4, 8, 16])
-def test_halving_sends_as_little_as_the_ring_in_far_fewer_steps(n):
-    count = 64 * n
-    for rank in range(n):
-        steps = halving_allreduce(n, rank, count).steps
-        assert len(steps) == 2 * (n.bit_length() - 1)
-        assert sum(step.send_hi - step.send_lo for step in steps) == 2 * (n - 1) * count // n
-
-
-def test_halving_has_the_bits_of_doubling():
-    """Every element is the same tree; where it is cut matters to nothing but SIMD's odd ends."""
-    reducer = make_reducer("sum", np.dtype("float64"))
-    for n in range(1, 20):
-        sources = list(np.random.default_rng(n).standard_normal((n, 101)))
-        assert same_bits(expected_halving(sources, reducer), expected_doubling(sources, reducer))
-
-
 def test_ring_sends_the_bytes_that_its_module_promises():
     n, count = 5, 100
     for rank in range(n):
@@ -368,36 +407,25 @@ def test_blocks_cover_everything_and_differ_by_one_at_most():
 
 
 def test_the_constants_decide_by_bytes_and_a_wish_overrides_it():
-    pick = selection.choose_algorithm
-    assert pick(Kind.ALLREDUCE, 2, 8) is Algorithm.RECURSIVE_DOUBLING
-    assert pick(Kind.ALLREDUCE, 2, 1 << 20) is Algorithm.RING
-    assert pick(Kind.ALLREDUCE, 5000, 1 << 30) is Algorithm.RING
-    assert pick(Kind.ALLREDUCE, 2, 1 << 20, whole=True) is Algorithm.RECURSIVE_DOUBLING
-    assert pick(Kind.ALLREDUCE, 2, 8, Algorithm.RING) is Algorithm.RING
-    with pytest.raises(ValueError, match="binomial does not fit this allreduce"):
-        pick(Kind.ALLREDUCE, 2, 8, Algorithm.BINOMIAL)
+    pick, alone = selection.choose_algorithm, DIRECT_RANKS + 1
+    ring, chain = RING_BLOCK_BYTES * alone, CHAIN_BYTES * 3
+    for choice, wanted in (
+        (pick(Kind.ALLREDUCE, 1, 8), Algorithm.RECURSIVE_DOUBLING),
+        (pick(Kind.ALLREDUCE, 2, 1 << 40), Algorithm.DIRECT),
+        (pick(Kind.ALLREDUCE, alone - 1, 8), Algorithm.DIRECT),
+        (pick(Kind.ALLREDUCE, alone, ring - 1), Algorithm.RECURSIVE_DOUBLING),
+        (pick(Kind.ALLREDUCE, alone, ring), Algorithm.RING),
+        (pick(Kind.ALLREDUCE, alone, ring, whole=True), Algorithm.RECURSIVE_DOUBLING),
+        (pick(Kind.ALLREDUCE, 2, 8, Algorithm.RING), Algorithm.RING),
+        (pick(Kind.BROADCAST, 3, chain - 1), Algorithm.TREE),
+        (pick(Kind.BROADCAST, 3, chain), Algorithm.CHAIN),
+        (pick(Kind.BROADCAST, 2, chain), Algorithm.TREE),
+    ):
+        assert choice is wanted
+    with pytest.raises(ValueError, match="tree does not fit this allreduce"):
+        pick(Kind.ALLREDUCE, 2, 8, Algorithm.TREE)
     with pytest.raises(ValueError, match="ring does not fit"):
         pick(Kind.ALLREDUCE, 2, 8, Algorithm.RING, whole=True)
-
-
-@pytest.mark.parametrize("kind", selection.CHOICES)
-def test_the_constants_ascend_and_the_last_rule_that_has_begun_is_picked(kind: Kind) -> None:
-    rows = selection.CHOICES[kind]
-    assert [ranks for ranks, _ in rows] == sorted({ranks for ranks, _ in rows})
-    least = 2
-    for ranks, uses in rows:
-        assert list(uses) == sorted(uses)
-        assert next(iter(uses)) == 0
-        for world_size in (least, ranks):
-            before = uses[0]
-            for kib, use in uses.items():
-                assert selection.choose_algorithm(kind, world_size, kib * 1024) is use
-                if kib:
-                    just_below = kib * 1024 - 1
-                    assert selection.choose_algorithm(kind, world_size, just_below) is before
-                before = use
-        least = ranks + 1
-    assert selection.choose_algorithm(kind, least, 1 << 40) is before
 
 
 def test_a_schedule_is_made_once_and_knows_its_peers():
@@ -409,7 +437,7 @@ def test_a_schedule_is_made_once_and_knows_its_peers():
 def test_tables_digest_changes_with_the_tables(monkeypatch):
     before = selection.tables_digest()
     assert len(before) == 32
-    monkeypatch.setitem(selection.CHOICES, Kind.BROADCAST, ())
+    monkeypatch.setattr(selection, "CHAIN_BYTES", 1)
     assert selection.tables_digest() != before
 
 
@@ -432,7 +460,7 @@ def test_pairwise_exchange_sends_each_byte_once_and_never_two_ranks_to_one() -> 
         assert sorted(step.send_to for step in at_once) == list(range(5))
 
 
-@pytest.mark.parametrize("make", [doubling_allreduce, halving_allreduce, ring_allreduce])
+@pytest.mark.parametrize("make", [doubling_allreduce, ring_allreduce])
 @pytest.mark.parametrize("n", range(1, 10))
 def test_a_function_is_not_called_for_an_empty_block(
     make: Callable[[int, int, int], Schedule], n: int

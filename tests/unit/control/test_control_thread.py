@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+from typing import Any
 
 import pytest
 import trio
@@ -9,6 +10,7 @@ import trio
 from ftcomm.config.environment import WorkerOptions
 from ftcomm.control.hub import Hub
 from ftcomm.control.thread import ControlThread
+from ftcomm.errors import ConfigError
 from ftcomm.recovery.machine import WorkerMachine
 from ftcomm.recovery.states import Identity, MachineLimits
 
@@ -42,3 +44,14 @@ def test_a_thread_that_has_yet_to_begin_is_waited_for_and_ended(
             may_begin.set()
         assert not control._thread.is_alive()
         assert core.view.error is None
+
+
+def test_a_core_that_is_not_here_is_refused_before_the_thread_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FTCOMM_CORE", "fast")
+    hub: Any = None
+    control = ControlThread(hub)
+    with pytest.raises(ConfigError, match="FTCOMM_CORE is 'fast'"):
+        control.start()
+    assert not control._thread.is_alive()

@@ -12,7 +12,7 @@ from ftcomm.config.deadline import Limit
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.control import thread
 from ftcomm.control.driver import Driver
-from ftcomm.control.hub import Deadline
+from ftcomm.control.hub import Deadline, HostSegment, Hub
 from ftcomm.control.thread import BLOCKED_AFTER_S, _keep_beating
 from ftcomm.protocol.position import START
 from ftcomm.protocol.signature import signature_text
@@ -46,11 +46,13 @@ def a_blocked_worker() -> Any:
             view=SimpleNamespace(epoch=1),
             durables=SimpleNamespace(waited_s=lambda now: 0.0),
             messages=SimpleNamespace(nbytes=0),
+            log=SimpleNamespace(unasked=SimpleNamespace(is_in_flight=False)),
         ),
         deadline=None,
         queued_limit=lambda: None,
         log_bytes=int,
     )
+    hub.awaited = lambda: (hub.progress.peers, hub.progress.since)
     return SimpleNamespace(hub=hub, outbox=object(), apply=apply, said=said, receives=receives)
 
 
@@ -153,6 +155,16 @@ async def test_who_may_not_know_that_a_rank_is_blocked_is_told_at_once(
     assert await said_at_the_next(1, driver, mock_clock) == []
 
 
+async def test_a_call_that_the_core_makes_is_at_its_first_step(
+    mock_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    """R12: that of a call before it would seem to be behind what is waited for."""
+    driver = a_blocked_worker()
+    driver.hub.core.log.unasked.is_in_flight = True
+    nursery.start_soon(_keep_beating, driver)
+    assert await said_at_the_next(1, driver, mock_clock) == [((1,), 0)]
+
+
 async def test_the_jobs_own_settings_count_as_soon_as_they_are_known(
     mock_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
@@ -186,6 +198,7 @@ class HubOfACallThatEnds:
 
     def __init__(self) -> None:
         self.progress = WaitProgress()
+        self.awaited = lambda: (self.progress.peers, self.progress.since)
         self.late_parts: dict[int, float] = {}
         self.settings = SimpleNamespace(heartbeat_every=0.001, detect_within=600.0)
         self.lock = threading.Lock()
@@ -194,6 +207,7 @@ class HubOfACallThatEnds:
             progress=SimpleNamespace(position=START),
             durables=SimpleNamespace(waited_s=lambda now: 0.0),
             messages=SimpleNamespace(nbytes=0),
+            log=SimpleNamespace(unasked=SimpleNamespace(is_in_flight=False)),
         )
         self._looks = 0
 
@@ -215,3 +229,12 @@ async def test_a_call_may_end_while_its_deadline_is_looked_at() -> None:
         driver: Any = SimpleNamespace(hub=HubOfACallThatEnds(), apply=apply)
         await _keep_beating(cast("Driver", driver))
     assert [type(beat) for beat in beats] == [Beat, Beat]
+
+
+@pytest.mark.parametrize("since", [0.0, 5.0])
+async def test_who_is_waited_for_in_the_segment_is_said_of_a_call_that_sleeps(since: float) -> None:
+    """One that moves waits for microseconds again and again: nobody is to blame."""
+    core: Any = SimpleNamespace(missing=lambda: (1,), sleeps_since=lambda: since)
+    hub: Any = Hub.__new__(Hub)
+    hub.progress, hub.segment = WaitProgress(), HostSegment(1, core, (2, 5))
+    assert hub.awaited() == (((5,), since) if since else ((), 0.0))

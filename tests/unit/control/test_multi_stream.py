@@ -256,7 +256,7 @@ async def test_a_relayed_link_has_one_connection(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(manager, "open_peer", open_peer)
     driver = a_dialler(0, 3)
     driver.hub.core.view.relay_to = lambda _: 2
-    assert await manager.open_link(driver, EPOCH, 1) == ([(EPOCH, 1, "data")], None)
+    assert await manager.open_link(driver, EPOCH, 1) == [(EPOCH, 1, "data")]
 
 
 # --- links of messages --------------------------------------------------------------------------
@@ -275,7 +275,7 @@ async def opened_for_messages(driver: Any, monkeypatch: pytest.MonkeyPatch) -> l
 
     for name, result in (("open_peer", 0), ("open_by_tcp", 0), ("open_bundle", [0, 1, 2])):
         monkeypatch.setattr(manager, name, dial(name, result))
-    monkeypatch.setattr(manager.Opened, "as_link", lambda opened, *_: opened.conns)
+    monkeypatch.setattr(manager, "as_link", lambda _, conns, __: conns)
     conns: Any = await manager.open_message_link(driver, EPOCH, 1)
     return [*dialled, len(conns)]
 
@@ -319,7 +319,7 @@ async def test_a_link_of_messages_is_dialled_again_before_anybody_is_suspected(
         return []
 
     monkeypatch.setattr(manager, "open_bundle", open_bundle)
-    monkeypatch.setattr(manager.Opened, "as_link", lambda *_: "link")
+    monkeypatch.setattr(manager, "as_link", lambda *_: "link")
     assert await manager.open_message_link(a_dialler(0, 3), EPOCH, 1) == "link"
 
 

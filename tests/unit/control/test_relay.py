@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.control.driver import EpochScopes
+from ftcomm.control.links import relay as relays
 from ftcomm.control.links.dial import RelayLost
 from ftcomm.control.links.manager import Listener, link_down, open_peer
 from ftcomm.control.links.relay import serve_relay
@@ -163,6 +165,43 @@ async def test_the_end_of_the_epoch_ends_the_pipe() -> None:
                 assert await sock.recv(1) == b""
                 await ended.wait()
     assert not relay.epoch_scopes
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+async def test_the_end_that_acknowledges_nothing_is_suspected_by_the_relay(
+    rank: int, monkeypatch: pytest.MonkeyPatch, mock_clock: trio.testing.MockClock
+) -> None:
+    """Before the other end may blame the pair, and only if it goes on for as long."""
+    relay = a_driver(2, [0, 0, 0])
+    ends = {0: trio.socket.socket(), 1: trio.socket.socket()}
+    looks: list[bool] = []
+
+    def is_sent_again(sock: object) -> bool:
+        return sock is ends[rank] and looks[-1]
+
+    monkeypatch.setattr(relays, "_is_sent_again", is_sent_again)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(relays._watch, relay, EPOCH, ends)
+        for is_bad in (True, True, False, *[True] * (relays.LOOKS - 1)):
+            await trio.testing.wait_all_tasks_blocked()
+            assert relay.events == []
+            looks.append(is_bad)
+            mock_clock.jump(relay.hub.settings.detect_within / relays.LOOKS)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    ((event),) = relay.events
+    assert (event.epoch, event.rank) == (EPOCH, rank)
+    for sock in ends.values():
+        sock.close()
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_UNIX])
+async def test_a_link_that_works_sends_nothing_again(family: socket.AddressFamily) -> None:
+    near, far = socket.socketpair() if family == socket.AF_UNIX else a_tcp_pair()
+    with far, trio.socket.from_stdlib_socket(near) as sock:
+        await sock.send(b"x")
+        assert far.recv(1) == b"x"
+        assert not relays._is_sent_again(sock)
 
 
 async def test_only_the_relay_of_the_plan_passes_bytes_on() -> None:

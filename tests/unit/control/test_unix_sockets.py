@@ -8,11 +8,11 @@ import pytest
 import trio
 
 from ftcomm.config.job_settings import JobSettings
-from ftcomm.control.links import dial
+from ftcomm.control.links.dial import open_locally
 from ftcomm.control.links.manager import open_link
-from ftcomm.control.links.shm_setup import answer_offer, offer_segment
 from ftcomm.control.links.unix_sockets import connect_locally, listen_locally, local_name
 from ftcomm.control.message_stream import server_hello, server_proof
+from ftcomm.diagnostics.fault_injection import LinkAction
 from ftcomm.protocol.handshake import epoch_key
 from ftcomm.protocol.messages import Member
 from tests.helpers.kept_sockets import KeptSockets
@@ -56,10 +56,6 @@ class Host:
                 shake = await server_hello(conn)
                 await server_proof(conn, shake, epoch_key(TOKEN, "job", 1))
                 self.families.append(conn.family)
-                if conn.family == trio.socket.AF_UNIX:
-                    segment = await answer_offer(self.driver, conn, 0)
-                    assert segment is not None
-                    segment.close()
 
 
 async def tcp_listener() -> tuple[Any, int]:
@@ -69,27 +65,30 @@ async def tcp_listener() -> tuple[Any, int]:
     return listener, listener.getsockname()[1]
 
 
-async def test_a_peer_of_this_host_is_reached_by_its_unix_address(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    kept: list[Any] = []
-
-    async def offer(driver: Any, sock: Any, rank: int) -> Any:
-        kept.extend(driver.hub.kept_from_children.now)
-        return await offer_segment(driver, sock, rank)
-
-    monkeypatch.setattr(dial, "offer_segment", offer)
+async def test_a_peer_of_this_host_is_reached_by_its_unix_address() -> None:
     tcp, port = await tcp_listener()
     near = await listen_locally("127.0.0.1", port)
     with trio.fail_after(10), tcp:
         async with trio.open_nursery() as nursery:
             host = Host(nursery, [near], port)
-            (sock,), segment = await open_link(host.driver, 1, 1)
+            (sock,) = await open_link(host.driver, 1, 1)
             with sock:
                 assert sock.family == trio.socket.AF_UNIX
-                assert kept == [sock]
-                assert segment is not None
-                segment.close()
+
+
+@pytest.mark.parametrize("fault", [LinkAction.REFUSE, LinkAction.DROP])
+async def test_a_planned_fault_of_a_link_is_none_of_the_segment(fault: LinkAction) -> None:
+    """The link to its leader may not look broken: the segment has no part in calls then."""
+    tcp, port = await tcp_listener()
+    near = await listen_locally("127.0.0.1", port)
+    with trio.fail_after(10), tcp:
+        async with trio.open_nursery() as nursery:
+            host = Host(nursery, [near], port)
+            host.driver.hub.link_fault = lambda _: fault
+            sock = await open_locally(host.driver, 1, 1, "segment", to_rank=1)
+            assert sock is not None
+            with sock:
+                assert sock.getpeername() != "", "a pair of sockets has no address"
 
 
 async def test_somebody_else_under_the_name_only_costs_a_try() -> None:
@@ -106,10 +105,9 @@ async def test_somebody_else_under_the_name_only_costs_a_try() -> None:
         async with trio.open_nursery() as nursery:
             host = Host(nursery, [tcp], port)
             nursery.start_soon(hang_up)
-            (sock,), segment = await open_link(host.driver, 1, 1)
+            (sock,) = await open_link(host.driver, 1, 1)
             with sock:
                 assert sock.family == trio.socket.AF_INET
-                assert segment is None
 
 
 async def test_a_taken_name_and_an_empty_one_are_no_errors() -> None:

@@ -187,6 +187,7 @@ def test_with_the_log_on_debug_the_traceback_is_whole() -> None:
 
 
 REFUSED = "import ftcomm\ncomm = ftcomm.init(tracker='none')\ncomm.broadcast([1], root='a')\n"
+OPENED_TWICE = "import ftcomm\ncomm = ftcomm.init(tracker='none')\nftcomm.init(tracker='none')\n"
 DEFECT = """
 from ftcomm.diagnostics.exit_hook import use_exit_codes
 use_exit_codes()
@@ -197,10 +198,16 @@ library["add"]()
 
 
 @pytest.mark.parametrize(
-    ("script", "frames"), [(REFUSED, ["<module>"]), (DEFECT, ["<module>", "add"])]
+    ("script", "error", "found"),
+    [
+        (REFUSED, (1, "TypeError"), ["<module>"]),
+        (OPENED_TWICE, (70, "ftcomm.errors.ThreadError"), ["<module>"]),
+        (DEFECT, (1, "TypeError"), ["<module>", "add"]),
+    ],
+    ids=["refused argument", "opened twice", "defect"],
 )
-def test_a_refused_argument_ends_at_the_script_and_a_mutant_shows_all(
-    script: str, frames: list[str]
+def test_a_refusal_ends_at_the_script_and_a_mutant_shows_all(
+    script: str, error: tuple[int, str], found: list[str]
 ) -> None:
     done = subprocess.run(
         [sys.executable, "-c", script],
@@ -211,8 +218,8 @@ def test_a_refused_argument_ends_at_the_script_and_a_mutant_shows_all(
         check=False,
     )
     lines = done.stderr.splitlines()
-    found = [line.split()[-1] for line in lines if line.startswith("  File")]
-    assert (done.returncode, lines[-1].partition(":")[0], found) == (1, "TypeError", frames)
+    frames = [line.split()[-1] for line in lines if line.startswith("  File")]
+    assert ((done.returncode, lines[-1].partition(":")[0]), frames) == (error, found)
 
 
 ENDING = """
@@ -269,3 +276,26 @@ def test_an_error_of_an_exit_function_has_its_status() -> None:
     status, said, errors = ending("atexit.register(lambda: exit_by(JobLostError('gone')))")
     assert (status, said) == (71, "")
     assert "JobLostError: gone" in errors
+
+
+@pytest.mark.parametrize(
+    ("call", "taken"),
+    [
+        ("send(1.0, dest=1)", "send(x, to, tag=0, *, copy=True)"),
+        ("barrier(group=0)", "barrier(*, deadline=None, tag=None)"),
+    ],
+)
+def test_an_argument_of_another_library_is_answered_by_what_the_call_takes(
+    call: str, taken: str
+) -> None:
+    script = f"import ftcomm\nwith ftcomm.init() as comm:\n    comm.{call}"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=worker_environment(),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stderr.splitlines()[-1] == f"what it takes: {taken}"

@@ -1,17 +1,19 @@
 """A checkpoint of the user's thread, beside a plan."""
 
+import threading
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ftcomm.config.environment import WorkerOptions
+from ftcomm.control.background import BACKGROUND
 from ftcomm.control.hub import Hub
-from ftcomm.engine.runs import cut_check
 from ftcomm.engine.runs.checkpoint import CheckpointRuns
+from ftcomm.engine.runs.cut_check import CutCheck
 from ftcomm.protocol.messages import Report, Revoke
 from ftcomm.protocol.position import PRELUDE
-from ftcomm.recovery.events import SendControl
+from ftcomm.recovery.events import Effect, SendControl
 from ftcomm.recovery.states import Completion
 from ftcomm.requests.request import CheckpointPayload
 from tests.unit.recovery.worker_scenario import a_member, hear
@@ -25,26 +27,29 @@ class Saved(Exception):  # noqa: N818 - a place in the call
 
 @pytest.mark.parametrize(("has_threads", "reported"), [(False, 1), (True, PRELUDE)])
 def test_what_is_reported_before_the_exchange_says_whether_messages_may_move(
-    monkeypatch: pytest.MonkeyPatch, has_threads: bool, reported: int
+    has_threads: bool, reported: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cut_check, "_has_other_threads", lambda: has_threads)
-    core, unused = a_member(), SimpleNamespace()
+    before, everyone = threading.enumerate()[1:], threading.enumerate  # other tests' threads
+    monkeypatch.setattr(threading, "enumerate", lambda: [t for t in everyone() if t not in before])
+    done, core, effects = threading.Event(), a_member(), list[Effect]()
+    threading.Thread(target=done.wait, name="" if has_threads else BACKGROUND).start()
     core.progress.begin_load(b"", SITE)
     assert core.progress.complete_load(1, "zero", b"", now=0.0) is Completion.DONE
     hub = Hub(core, WorkerOptions(), b"")
 
     def stop(point: str) -> None:
         assert point == "saved"
+        effects.extend(hear(core, Revoke(2, "lost worker 1")))
         raise Saved
 
-    no: Any = unused
-    cut = cut_check.CutCheck(hub, no, no, no, no)
+    no: Any = SimpleNamespace(end_cut=core.messages.hold.end_cut)
+    cut = CutCheck(hub, no, no, no, no)
     runs = CheckpointRuns(hub, no, no, cut, stop)
     try:
         with pytest.raises(Saved):
-            runs.checkpoint(CheckpointPayload("one", b"d", None), b"", SITE)
-        effects = hear(core, Revoke(2, "lost worker 1"))
+            runs.checkpoint(CheckpointPayload("one", b"d", None), no)
     finally:
+        done.set()
         hub.close()
     reports = [e.message for e in effects if isinstance(e, SendControl)]
     assert [r.tentative for r in reports if isinstance(r, Report)] == [reported]

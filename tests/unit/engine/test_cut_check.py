@@ -2,13 +2,13 @@
 
 import threading
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from ftcomm.engine.runs.cut_check import CutCheck, _OpenPair
 from ftcomm.errors import CollectiveMismatchError, JobLostError
-from ftcomm.protocol.position import START
+from ftcomm.protocol.signature import USUAL_CAUSE
 from ftcomm.recovery.events import FatalFound
 from ftcomm.recovery.states import Checkpoint
 
@@ -49,9 +49,8 @@ OTHERS = "after its restart it has sent others than before"
             FatalFound(
                 CollectiveMismatchError.__name__,
                 f"{RECEIVED}2 of 3 messages from rank 0 since the last checkpoint; the first"
-                " missing one was sent at job.py:2; rank 0 was restarted, and may have sent"
-                " others; the usual cause is a variable that is not in the checkpoint: add it to"
-                " the state",
+                " missing one was sent at job.py:2; rank 0, restarted, may have sent"
+                f" others; {USUAL_CAUSE}",
             ),
         ),
         (
@@ -82,26 +81,20 @@ def test_an_open_pair_names_both_ranks_and_the_lines(
     assert check._found(_OpenPair(0, 1, sent, taken), "close()", "job.py:9") == found
 
 
-def test_a_rank_with_other_threads_says_so_before_its_balance_leaves() -> None:
-    """A plan must know by then: nobody commits without the second balance of this rank."""
-    noted = list[bool]()
-    hold = SimpleNamespace(note_threads=lambda *, others: noted.append(others))
+def test_a_thread_that_a_signal_s_handler_has_started_is_noted_before_the_balance_leaves() -> None:
+    """In an epoch of which a report has said how it was, what is noted stays."""
+    noted: list[bool] = []
+    hold = SimpleNamespace(note_threads=lambda *, others: noted.append(others), may_change=True)
     view = SimpleNamespace(allows_completion=lambda epoch: epoch == 1)
-    core = SimpleNamespace(messages=SimpleNamespace(hold=hold, balance=5), view=view)
+    core = SimpleNamespace(messages=SimpleNamespace(balance=5, hold=hold), view=view)
+    hub: Any = SimpleNamespace(lock=threading.Lock(), core=core)
     unused: Any = None
-    check = CutCheck(
-        cast("Any", SimpleNamespace(lock=threading.Lock(), core=core)),
-        unused,
-        unused,
-        unused,
-        unused,
-    )
+    check = CutCheck(hub, unused, unused, unused, unused)
     done = threading.Event()
     other = threading.Thread(target=done.wait)
     other.start()
     try:
-        for epoch in (1, 2):  # of the second one a report has said how it was
-            assert check.opening((epoch, START)) == (5).to_bytes(8, "little") + b"\x01"
+        assert [check.opening(epoch) for epoch in (1, 2)] == [(5, True)] * 2
     finally:
         done.set()
         other.join()

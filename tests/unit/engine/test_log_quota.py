@@ -2,7 +2,7 @@
 
 import gc
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from ftcomm.diagnostics.logs import JobLogger
 from ftcomm.engine.log_quota import LogQuota
 from ftcomm.errors import LogLimitError
 from ftcomm.protocol.position import START, Position
+from ftcomm.recovery.unasked_calls import UnaskedCalls
 from ftcomm.requests.request import CallOptions, Request
 from tests.helpers.group import builder
 
@@ -25,6 +26,7 @@ class Rank:
     replicas: int = 2
     log_limit: int = 1000
     position: Position = START
+    unasked: UnaskedCalls = field(default_factory=UnaskedCalls)
 
 
 def result_of(nbytes: int, rank: int = 0, world_size: int = 4) -> Request:

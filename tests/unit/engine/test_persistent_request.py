@@ -2,6 +2,7 @@
 
 import threading
 import warnings
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,10 +18,10 @@ from ftcomm.communicator import Communicator
 from ftcomm.engine import persistent_request
 from ftcomm.engine.persistent_request import PersistentRequest
 from ftcomm.memory.pool import LoggedResult, Pool
-from ftcomm.protocol.position import START
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm.recovery.recent_calls import NO_CALL
 from ftcomm.recovery.result_log import LogEntry
+from ftcomm.recovery.unasked_calls import UNTIL_NS, UnaskedCalls
 from ftcomm.requests.request import CollectiveSpec
 from tests.helpers.interrupts import interrupted, places
 
@@ -40,11 +41,13 @@ class Plane:
     def run_moves(self, *_: Any) -> bool:
         return self.moves_all
 
+    def note_broadcast(self, *_: Any) -> None: ...
+
     def take(self, count: int, dtype: Any) -> np.ndarray[Any, Any]:
         return np.empty(count, dtype)
 
     def cut_short(self, _: BaseException) -> None:
-        self.core.progress.call = NO_CALL
+        self.core.log.unasked.asking = NO_CALL
 
 
 def one_way(
@@ -53,11 +56,13 @@ def one_way(
     """Its core, its data plane, and the fast path itself, of results of `count` elements."""
     core = SimpleNamespace(
         view=SimpleNamespace(epoch=1, rank=1),
-        progress=SimpleNamespace(position=START, is_quiescent=True, call=NO_CALL),
+        log=SimpleNamespace(unasked=UnaskedCalls()),
+        progress=SimpleNamespace(),
     )
+    core.log.unasked.words[UNTIL_NS] = 1
 
     def complete_next(*_: Any, **__: Any) -> list[Any]:
-        core.progress.call = NO_CALL
+        core.log.unasked.asking = NO_CALL
         return []
 
     core.progress.complete_next = complete_next
@@ -79,8 +84,18 @@ def test_nothing_is_in_flight_after_a_call_cut_short_anywhere(moves_all: bool, c
         plane.moves_all = moves_all
         if not interrupted(lambda w=way: w.run(x), number, persistent_request):
             break
-        assert core.progress.call == NO_CALL, number
+        assert core.log.unasked.asking == NO_CALL, number
     assert number > 50
+
+
+def test_a_call_over_links_fills_the_user_s_array_too() -> None:
+    out: Any = np.zeros((3, 1))
+    _, plane, way = one_way(3, binomial_broadcast(2, 1, 3, 1), 1)
+    way._form = replace(way._form, shape=(3, 1))
+    assert way.run(np.array([7.0, 8.0, 9.0]), out) is not None
+    assert out.tolist() == [[7.0], [8.0], [9.0]]
+    plane.moves_all = False
+    assert way.run(np.ones(3), out) is None
 
 
 def test_nothing_is_in_flight_when_there_is_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +107,7 @@ def test_nothing_is_in_flight_when_there_is_no_memory(monkeypatch: pytest.Monkey
     monkeypatch.setattr(persistent_request, "CallHeader", full)
     with pytest.raises(MemoryError):
         way.run(np.ones(3))
-    assert core.progress.call == NO_CALL
+    assert core.log.unasked.asking == NO_CALL
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -149,6 +164,8 @@ def test_a_broadcast_sends_the_root_s_array_and_proves_nothing(root: int) -> Non
 
 class Way:
     """In place of an fast path: a group of one, whose results a log keeps."""
+
+    repeats = False  # there is no core
 
     def __init__(self, engine: Any) -> None:
         self.progress, self.log = engine, []  # type: tuple[Any, list[np.ndarray[Any, Any]]]

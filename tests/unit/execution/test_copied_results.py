@@ -10,7 +10,7 @@ import pytest
 
 from ftcomm.collectives.schedules.schedule import Schedule
 from ftcomm.errors import LogLimitError
-from ftcomm.execution.copied_results import COPY_STAGE, CopiedResults, Told
+from ftcomm.execution.copied_results import _TOLD, COPY_STAGE, CopiedResults, Told
 from ftcomm.execution.header_check import CallHeader
 from ftcomm.memory.packed_result import pack_result, packed_bytes, result_digest, unpack_result
 from ftcomm.memory.pool import Array, LoggedResult
@@ -65,10 +65,10 @@ class OneRank:
     def take(self, count: int, dtype: Any) -> Array:
         return np.empty(count, dtype)
 
-    def gather_digests_at(self, stage: int, mine: bytes, header: CallHeader) -> list[bytes]:
-        assert (Told.of(mine), header) == (told(RANK), HEADER)
+    def gather(self, record: bytes, header: CallHeader, *, stage: int) -> bytes:
+        assert (Told(*_TOLD.unpack(record)), header) == (told(RANK), HEADER)
         self.done.append(("told", stage))
-        return [each.raw() for each in self.told]
+        return b"".join(_TOLD.pack(*each) for each in self.told)
 
     def schedule(self, kind: Kind, count: int, itemsize: int) -> Kind:
         assert (count, itemsize) == (0, 1)

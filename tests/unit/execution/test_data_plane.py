@@ -12,9 +12,9 @@ from ftcomm.collectives import chunking
 from ftcomm.collectives.schedules.schedule import Schedule
 from ftcomm.collectives.selection import schedule_for
 from ftcomm.config.environment import WorkerOptions
-from ftcomm.control.hub import Hub
-from ftcomm.engine.runs import cut_check
+from ftcomm.control.hub import HostSegment, Hub
 from ftcomm.engine.runs.checkpoint import CheckpointRuns
+from ftcomm.engine.runs.cut_check import CutCheck
 from ftcomm.execution.data_plane import DataPlane
 from ftcomm.execution.header_check import CallHeader
 from ftcomm.protocol.frame_header import make_suffix
@@ -29,6 +29,7 @@ from ftcomm.transport.socket_link import SocketLink
 
 SIGNATURE = Signature(Kind.BROADCAST, count=3).encode()
 TURN = (1, START)
+HEADER = CallHeader(*TURN, make_suffix(SIGNATURE, "t.py:1"))
 
 
 class Noting(DataPlane):
@@ -60,7 +61,7 @@ def plane(hub: Hub) -> Noting:
 
 
 def test_a_load_ends_with_a_barrier(plane: Noting) -> None:
-    assert plane.broadcast_default(b"state", SIGNATURE, "t.py:1", TURN) == b"state"
+    assert plane.broadcast_default(b"state", HEADER) == b"state"
     assert plane.ran == [(0, Kind.BROADCAST), (1, Kind.BROADCAST), (2, Kind.BARRIER)]
 
 
@@ -72,7 +73,7 @@ def test_what_a_root_deals_out_ends_with_a_barrier(plane: Noting) -> None:
 
 
 def test_local_states_are_held_by_all_their_holders_before_the_commit(plane: Noting) -> None:
-    assert plane.copy_locals(b"mine", [4, 5, 6], SIGNATURE, "t.py:1", TURN)
+    assert plane.copy_locals(b"mine", [4, 5, 6], HEADER)
     stages, kinds = zip(*plane.ran, strict=True)
     assert (stages, kinds[-1], Kind.BARRIER in kinds[:-1]) == ((3, 4, 5), Kind.BARRIER, False)
 
@@ -116,7 +117,7 @@ def test_steps_grow_through_a_checkpoint_though_balances_are_exchanged_twice(
     hub: Hub, monkeypatch: pytest.MonkeyPatch, has_threads: bool
 ) -> None:
     """A rank in an earlier step than another seems to wait for what that one has sent."""
-    monkeypatch.setattr(cut_check, "_has_other_threads", lambda: has_threads)
+    hub.core.messages.hold.note_threads(others=has_threads)
     monkeypatch.setattr(hub.core.view, "allows_completion", lambda epoch: epoch == TURN[0])
     unused: Any = None
     monkeypatch.setattr(hub, "links", {1: unused, 2: unused})
@@ -129,10 +130,11 @@ def test_steps_grow_through_a_checkpoint_though_balances_are_exchanged_twice(
             given["recvbuf"][:] = np.tile(given["sendbuf"], 3)
 
     plane._executor.run = run  # type: ignore[method-assign]  # over no links
-    cut = cut_check.CutCheck(hub, unused, plane, unused, unused)
+    cut = CutCheck(hub, unused, plane, unused, unused)
     runs = CheckpointRuns(hub, plane, unused, cut, lambda _: None)
-    saving = CheckpointPayload(b"state", b"digest", b"mine")
-    assert runs._agree(saving, SIGNATURE, "t.py:1", TURN) is False  # it is not marked
+    saving = CheckpointPayload(b"state", bytes(16), b"mine")
+    form = CollectiveSpec(Kind.CHECKPOINT, SIGNATURE, "t.py:1", HEADER.suffix, None)
+    assert runs._agree(saving, form, HEADER) is False  # it is not marked
     assert len(bases) == 4 + has_threads
     assert bases == sorted(set(bases))
 
@@ -180,7 +182,7 @@ def test_local_states_come_in_pieces_and_are_whole(
     monkeypatch.setattr(chunking, "FIRST_PIECE_BYTES", 100)
     plane = Told(hub)
     lengths = [len(state) for state in STATES]
-    assert plane.copy_locals(STATES[0], lengths, SIGNATURE, "t.py:1", TURN)
+    assert plane.copy_locals(STATES[0], lengths, HEADER)
     assert plane.kept == {1: STATES[1], 2: STATES[2]}
     assert plane.largest < 5000
 
@@ -189,7 +191,7 @@ def test_a_default_comes_in_pieces_and_is_whole(hub: Hub, monkeypatch: pytest.Mo
     monkeypatch.setattr(chunking, "FIRST_PIECE_BYTES", 100)
     plane = Told(hub)
     hub.core.view.rank, plane.told, plane.states = 1, 9001, STATES[::-1]
-    assert plane.broadcast_default(b"", SIGNATURE, "t.py:1", TURN) == STATES[2]
+    assert plane.broadcast_default(b"", HEADER) == STATES[2]
     stages = [stage for stage, _ in plane.ran]
     assert stages == list(range(len(stages)))
     assert plane.ran[-1][1] is Kind.BARRIER
@@ -200,17 +202,17 @@ GIB = 1 << 30
 
 def test_what_is_announced_and_does_not_come_takes_no_memory(hub: Hub) -> None:
     plane = Told(hub)
-    assert not plane.copy_locals(b"", [0, 0, 8 * GIB], SIGNATURE, "t.py:1", TURN)
+    assert not plane.copy_locals(b"", [0, 0, 8 * GIB], HEADER)
     hub.core.view.rank, plane.told = 1, 8 * GIB
-    assert plane.broadcast_default(b"", SIGNATURE, "t.py:1", TURN) is None
+    assert plane.broadcast_default(b"", HEADER) is None
     assert plane.largest == chunking.FIRST_PIECE_BYTES
 
 
 def test_who_announces_what_no_state_can_have_is_suspected(hub: Hub) -> None:
     plane, much = Told(hub), 2**64 - 1
-    assert not plane.copy_locals(b"", [0, 0, much], SIGNATURE, "t.py:1", TURN)
+    assert not plane.copy_locals(b"", [0, 0, much], HEADER)
     hub.core.view.rank, plane.told = 1, much
-    assert plane.broadcast_default(b"", SIGNATURE, "t.py:1", TURN) is None
+    assert plane.broadcast_default(b"", HEADER) is None
     cause = f"it announces a state of {much} bytes, the most is {1 << 40}"
     assert plane.suspected == [LinkDown(1, 2, cause), LinkDown(1, 0, cause)]
     assert plane.largest == 0
@@ -219,7 +221,7 @@ def test_who_announces_what_no_state_can_have_is_suspected(hub: Hub) -> None:
 def test_the_ranks_of_this_host_decide_how_long_is_tried(
     hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hub.core.view.grouping = (0, 0, 1)
+    hub.core.view.grouping, hub.segment = (0, 0, 1), HostSegment(1)
     monkeypatch.setattr("ftcomm.execution.data_plane.spins_before_sleep", lambda ranks: 7 * ranks)
     links: dict[int, Any] = {}
     driver = SimpleNamespace(request_links=lambda *_: links.update({1: "a link", 2: "a link"}))
@@ -227,6 +229,28 @@ def test_the_ranks_of_this_host_decide_how_long_is_tried(
     monkeypatch.setattr(plane, "_must_ask", lambda _: False)
     assert plane._ensure_links(schedule_for(Kind.BARRIER, 3, 0, 0, 1), links, 1)
     assert plane._executor.waiter.spins == 14
+
+
+def test_no_rank_is_waited_for_while_the_segment_of_the_host_is_undecided(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There can be no link until then: the pair looked silent, and was relayed."""
+    hub.core.view.grouping = (0, 0, 1)
+    links: dict[int, Any] = {}
+    waited_for: list[tuple[int, ...]] = []
+    plane = DataPlane(hub, SimpleNamespace(driver=SimpleNamespace(request_links=lambda *_: None)))  # type: ignore[arg-type]  # asked only for links
+    monkeypatch.setattr(plane, "_must_ask", lambda _: False)
+
+    def sleep() -> None:
+        waited_for.append(hub.progress.peers)
+        if hub.segment is None:
+            hub.segment = HostSegment(1)
+        else:
+            links.update({1: "a link", 2: "a link"})
+
+    monkeypatch.setattr(hub, "sleep", sleep)
+    assert plane._ensure_links(schedule_for(Kind.BARRIER, 3, 0, 0, 1), links, 1)
+    assert waited_for == [(), (1,)]
 
 
 def test_scratch_that_is_given_back_is_taken_again(hub: Hub, plane: Noting) -> None:

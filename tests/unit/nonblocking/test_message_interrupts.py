@@ -84,7 +84,7 @@ class Rank:
         owner: Any = SimpleNamespace(
             engine=engine,
             guard=SimpleNamespace(is_inherited=False, is_closed=False, heed=self.heed),
-            call_stats=session.CallStats(),
+            call_stats=session.CallStats(core.log.unasked),
             limit_of=lambda _: None,
             give_up=self.left_by.append,
         )

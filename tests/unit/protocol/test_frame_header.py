@@ -22,13 +22,10 @@ HEADER = FrameHeader(7, Position(0, -1, 3), 2, 4096, SIGNATURE, "train.py:12")
     step=st.integers(0, 2**32 - 1),
     length=st.integers(0, frame_header.MAX_PAYLOAD),
     site=st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=24),
-    shared_window=st.booleans(),
 )
-def test_what_is_packed_is_unpacked(
-    epoch, branch, version, seqno, step, length, site, shared_window
-):
+def test_what_is_packed_is_unpacked(epoch, branch, version, seqno, step, length, site):
     position = Position(branch, version, seqno)
-    header = FrameHeader(epoch, position, step, length, SIGNATURE, site, shared_window)
+    header = FrameHeader(epoch, position, step, length, SIGNATURE, site)
     raw = pack_header(header)
     assert len(raw) == frame_header.HEADER_BYTES == 104
     assert unpack_header(raw) == unpack_header(bytearray(raw)) == header

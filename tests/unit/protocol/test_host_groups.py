@@ -4,11 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftcomm.protocol.host_groups import (
-    are_neighbours,
     grouping_of,
+    has_two_levels,
     is_grouping,
-    is_hierarchical,
+    largest_level,
     members_of,
+    ranks_by_host,
 )
 
 
@@ -24,23 +25,23 @@ def test_hosts_are_numbered_zone_by_zone_each_in_the_zone_of_its_lowest_rank() -
     assert grouping_of(["a", "b"], ["", ""]) == (0, 1)
 
 
-def test_ranks_of_a_host_are_neighbours_in_whatever_zone_the_next_host_is() -> None:
+def test_ranks_are_ordered_host_by_host_from_the_first_one_on() -> None:
     interleaved = grouping_of(["a", "a", "b", "b", "c", "c"], ["x", "x", "y", "y", "x", "x"])
     assert interleaved == (0, 0, 2, 2, 1, 1)
-    assert are_neighbours(interleaved)
-    assert not are_neighbours((0, 1, 0))
+    assert ranks_by_host(interleaved) == (0, 1, 4, 5, 2, 3)
+    assert ranks_by_host(interleaved, 5) == (5, 4, 2, 3, 0, 1)
+    assert ranks_by_host(range(4), 2) == (2, 3, 0, 1)
 
 
-def test_a_hierarchy_has_several_hosts_and_several_ranks_on_one() -> None:
+def test_two_levels_are_several_hosts_and_several_ranks_on_one() -> None:
     flat = [(), (0,), (0, 0, 0), (0, 1, 2)]
-    assert [is_hierarchical(grouping) for grouping in flat] == [False] * 4
-    assert is_hierarchical((0, 1, 1))
+    assert [has_two_levels(grouping) for grouping in flat] == [False] * 4
+    assert has_two_levels((0, 1, 1))
 
 
-def test_a_host_too_small_beside_the_largest_makes_a_grouping_flat() -> None:
-    """One rank beside many may drive the shares of all of them; many such hosts may not."""
-    assert is_hierarchical((*(0,) * 63, 1))
-    assert not is_hierarchical((*(0,) * 8, *range(1, 9)))
+def test_the_largest_level_is_a_host_or_one_rank_of_each() -> None:
+    of = {(): 7, (0,) * 7: 7, (*range(7),): 7, (0, 0, 0, 1): 3, (0, 0, 1, 2): 3, (0, 1, 0, 1): 2}
+    assert {grouping: largest_level(grouping, 7) for grouping in of} == of
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcde"), st.sampled_from("xyz")), max_size=20))

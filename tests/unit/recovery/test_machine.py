@@ -155,7 +155,8 @@ def test_checkpoint_commits_when_all_were_seen_to_hold_it() -> None:
         core.checkpoints.committed.version,
         core.progress.position,
         core.checkpoints.tentative,
-    ) == (1, at(1, 0), None)
+        core.progress.is_quiescent,  # the next call takes the fast path
+    ) == (1, at(1, 0), None, True)
 
 
 def test_a_plan_commits_a_tentative_version_or_leaves_it_tentative() -> None:

@@ -305,6 +305,16 @@ def test_the_digest_behind_a_version_for_the_store_is_told_once() -> None:
     assert NextDigest(5, b"d") in sent(hear(core, Welcome("job", 2, 1, 2, 1, ())))
 
 
+def test_the_digest_behind_a_copied_call_is_not_told() -> None:
+    """After a loss of everything the script may compute something else, as after a restart."""
+    core = loaded()
+    commit(core)
+    core.copied.keep(1, 0, b"digest", "result")
+    assert next_digests(commit(core)) == []
+    assert next_digests(hear(core, VersionDurable(1, 1))) == []
+    assert next_digests(commit(core, mark=False)) == [NextDigest(3, b"d")]
+
+
 def test_the_digest_of_a_lazy_version_is_not_told() -> None:
     """Nothing of it was compared: the digest is zeros."""
     core = loaded()

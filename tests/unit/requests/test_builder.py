@@ -74,29 +74,29 @@ def test_an_object_that_is_called_needs_a_name() -> None:
 
 
 def test_an_unknown_algorithm_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="no algorithm is called 'tree'; use one of auto, ring"):
-        builder().allreduce(np.zeros(3), CallOptions(algorithm="tree"), SITE)
+    with pytest.raises(ValueError, match="no algorithm is called 'star'; use one of auto, ring"):
+        builder().allreduce(np.zeros(3), CallOptions(algorithm="star"), SITE)
 
 
 def test_a_wish_of_the_whole_job_is_not_for_reductions_that_go_one_way_only() -> None:
     op = reduction(np.matmul, name="matmul", elementwise=False, commutative=False)
     call = builder(algorithm="ring").allreduce(np.zeros((2, 2)), CallOptions(op), SITE)
     assert call.form.schedule is not None
-    assert call.form.schedule.algorithm is Algorithm.RECURSIVE_DOUBLING
+    assert call.form.schedule.algorithm is Algorithm.DIRECT
     with pytest.raises(ValueError, match="ring does not fit this allreduce"):
         builder().allreduce(np.zeros((2, 2)), CallOptions(op, algorithm="ring"), SITE)
 
 
 def test_the_job_chooses_and_a_call_may_wish_otherwise() -> None:
-    factory, array = builder(algorithm="halving_doubling"), np.zeros(3)
+    factory, array = builder(algorithm="recursive_doubling"), np.zeros(3)
 
     def chosen(call: Request) -> Algorithm:
         assert call.form.schedule is not None
         return call.form.schedule.algorithm
 
-    assert chosen(factory.allreduce(array, CallOptions(), SITE)) is Algorithm.HALVING_DOUBLING
+    assert chosen(factory.allreduce(array, CallOptions(), SITE)) is Algorithm.RECURSIVE_DOUBLING
     assert chosen(factory.allreduce(array, CallOptions(algorithm="ring"), SITE)) is Algorithm.RING
-    assert chosen(factory.broadcast(array, CallOptions(root=0), SITE)) is Algorithm.BINOMIAL
+    assert chosen(factory.broadcast(array, CallOptions(root=0), SITE)) is Algorithm.TREE
     wished = factory.broadcast(array, CallOptions(root=0, algorithm="chain"), SITE)
     assert chosen(wished) is Algorithm.CHAIN
     known = factory.known(Kind.BROADCAST, CallOptions(root=0, algorithm="chain"))

@@ -1,8 +1,10 @@
 """Call sites: every public call is named by the line of the script that made it."""
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -122,3 +124,17 @@ def test_a_library_names_its_callers_line(
     module["call"](comm), sites.append(line_here())
     assert sites[0] == "calls.py:2"
     assert sites[1] == sites[2]
+
+
+def test_a_cell_of_a_notebook_is_named_by_its_number(
+    comm: ftcomm.Communicator, sites: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file that its kernel gives it is made of the process id and of a hash."""
+    labels = {"/tmp/ipykernel_12/34.py": ("Cell", "In[3]")}
+    shell = SimpleNamespace(compile=SimpleNamespace(format_code_name=labels.get))
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    for file in (*labels, "/tmp/ipykernel_12/56.py"):
+        exec(compile("\ncomm.barrier()", file, "exec"))
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))
+    exec(compile("comm.barrier()", "/tmp/plain.py", "exec"))
+    assert sites == ["Cell In[3]:2", "56.py:2", "plain.py:1"]

@@ -58,7 +58,7 @@ def test_what_has_no_equal_parts_is_refused_with_the_remedy() -> None:
 @pytest.mark.parametrize(
     ("arrays", "error", "words"),
     [
-        (SMALL, TypeError, "alltoallv takes a list of arrays, one for each rank, not a ndarray"),
+        (SMALL, TypeError, "alltoallv takes a list of arrays, one for each rank, not an ndarray"),
         (None, TypeError, "not None"),
         ([SMALL, SMALL], ValueError, "needs one part for each of 3 ranks, got 2"),
         (
@@ -150,7 +150,7 @@ def test_a_reduce_by_another_algorithm_than_the_ring_is_an_allreduce() -> None:
 
     assert reduce_log() is LogMode.CONTRIBUTIONS
     assert reduce_log(algorithm="ring") is LogMode.CONTRIBUTIONS
-    assert reduce_log(algorithm="halving_doubling") is LogMode.WHOLE
+    assert reduce_log(algorithm="recursive_doubling") is LogMode.WHOLE
 
 
 # --- what ranks compare -------------------------------------------------------------------------

@@ -31,10 +31,10 @@ def test_without_a_local_default_there_is_no_third_value(comm: ftcomm.Communicat
 
 
 def test_a_local_state_that_cannot_be_kept_changes_nothing(comm: ftcomm.Communicator) -> None:
-    with pytest.raises(TypeError, match="local_default is a object"):
+    with pytest.raises(TypeError, match="local_default is an object"):
         comm.load_checkpoint("w", object())
     comm.load_checkpoint("w")
-    with pytest.raises(TypeError, match="local is a object"):
+    with pytest.raises(TypeError, match="local is an object"):
         comm.checkpoint("w", local=object())
     assert (comm.version, comm.checkpoint("w", local=[1])) == (0, 1)
 

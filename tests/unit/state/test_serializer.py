@@ -121,7 +121,7 @@ def test_a_lazy_state_takes_registered_values_as_they_are_now() -> None:
 
 def test_a_type_that_is_not_registered_here_is_named() -> None:
     raw = pack_state([Converted("train.Point", [1, 2])])
-    with pytest.raises(ProtocolError, match=r"holds a train.Point.*ftcomm.register\(\)"):
+    with pytest.raises(ProtocolError, match=r"holds the type train.Point.*ftcomm.register\(\)"):
         unpack_state(raw)
 
 
@@ -137,7 +137,7 @@ def test_what_from_state_raises_reaches_the_user() -> None:
         unpack_state(pack_state(Picky()))
     assert "from_state" in raised.value.__notes__[0]
     ftcomm.register(Picky, lambda it: None, lambda content: content)
-    with pytest.raises(TypeError, match="it returned a NoneType"):
+    with pytest.raises(TypeError, match="it returned None"):
         unpack_state(pack_state(Picky()))
 
 
@@ -200,7 +200,7 @@ class Colour(enum.IntEnum):
 @pytest.mark.parametrize(
     ("state", "words"),
     [
-        ({"a": [1, Other()]}, r"state\['a'\]\[1\] is a Other"),
+        ({"a": [1, Other()]}, r"state\['a'\]\[1\] is an Other"),
         ({1.5: 0}, "state has a key of type float"),
         ({2**64: 0}, "use str, bytes or int of 64 bits"),
         ([np.zeros(2, object)], r"state\[0\] has dtype object, .* pass its tolist"),

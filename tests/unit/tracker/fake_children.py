@@ -45,14 +45,17 @@ class FakeChild(Child):
     def __init__(
         self, worker_id: str, start: int, environment: Mapping[str, str], script: "Script"
     ) -> None:
-        readers, self._writers = zip(os.pipe(), os.pipe(), strict=True)
+        readers, writers = zip(os.pipe(), os.pipe(), strict=True)
         super().__init__(worker_id, FakeProcess(*(os.fdopen(fd, "rb") for fd in readers)))
+        # A script that was killed goes on in its thread: it must not write to another child, which
+        # has the numbers of these by then.
+        self._writers = [os.fdopen(fd, "wb", buffering=0) for fd in writers]
         self.start, self.environment = start, environment
         self._script, self._scope, self.ended_by = script, trio.CancelScope(), 0
 
     def say(self, text: str, number: int = 2) -> None:
         """Write to its output or, with 2, to its error output."""
-        os.write(self._writers[number - 1], text.encode())
+        self._writers[number - 1].write(text.encode())
 
     def signal(self, number: int) -> None:
         """End it; no script has a handler."""
@@ -69,10 +72,8 @@ class FakeChild(Child):
     async def wait(self) -> int:
         """Run the script; it takes its status from a signal that has come meanwhile."""
         status = 0
-        with self._scope:
+        with self._writers[0], self._writers[1], self._scope:
             status = await self._script(self)
-        for fd in self._writers:
-            os.close(fd)
         self.process.returncode = -self.ended_by if self._scope.cancelled_caught else status
         return self.process.returncode
 

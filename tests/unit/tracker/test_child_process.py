@@ -5,6 +5,7 @@ import os
 import resource
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 import trio
@@ -15,6 +16,7 @@ from ftcomm.config.process_identity import read_proc_stat, start_of
 from ftcomm_tracker.launcher import log_lines
 from ftcomm_tracker.launcher.processes import child_process
 from ftcomm_tracker.launcher.processes.child_process import Child, start_child
+from ftcomm_tracker.launcher.processes.remaining import leave_remaining
 from ftcomm_tracker.launcher.worker_output import forward_output
 
 pytestmark = [pytest.mark.process, pytest.mark.trio]
@@ -93,6 +95,41 @@ async def test_the_worker_of_a_start_script_is_the_process_that_joined() -> None
         await lines_of(child)
 
 
+async def test_what_a_start_script_leaves_after_ctrl_c_keeps_its_time(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    child = python(
+        "import os, signal\n"
+        "if os.fork():\n"
+        "    signal.pause()\n"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "print('saving', flush=True)\n"
+        f"open({str(fifo)!r}).read()"
+    )
+    ends: list[str] = []
+
+    async def has_closed() -> bool:
+        return False
+
+    async def leave() -> None:
+        await leave_remaining(child, await child.wait(), 0.0, has_closed, ends.append)
+        ends.append("gone")
+
+    try:
+        assert await first_line(child) == "saving"
+        child.signal_group(signal.SIGINT)
+        await child.wait()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(leave)
+            await trio.testing.wait_all_tasks_blocked()
+            assert ends == []
+            fifo.write_text("")
+        assert ends == ["gone"]
+    finally:
+        child.end()
+        await lines_of(child)
+
+
 async def first_line(child: Child) -> str:
     assert child.process.stdout is not None
     return (await trio.to_thread.run_sync(child.process.stdout.readline)).decode().strip()
@@ -118,6 +155,14 @@ async def test_a_script_without_a_handler_ignores_the_users_signals() -> None:
     found = [line for _, line in await lines_of(child)]
     await end_of(child)
     assert found == [b"True", b"True", b"False", b"True"]  # Python itself ignores SIGPIPE
+
+
+async def test_a_worker_leads_a_group_in_its_launchers_session() -> None:
+    """Of the scheduler one session is a unit: `sched_yield` reaches no peer in another one."""
+    child = python("import os; print(os.getsid(0), os.getpgrp() == os.getpid())")
+    found = await lines_of(child)
+    await end_of(child)
+    assert found == [(1, b"%d True" % os.getsid(0))]
 
 
 async def test_output_is_read_where_no_descriptor_is_left() -> None:

@@ -60,6 +60,13 @@ def incident(*victims: str, how: str = "", **changed: Any) -> dict[str, Any]:
             "worker 2 left: KeyError: 'a': not recovered after 1.3 s",
         ),
         (
+            incident("2", how=f"exited with status 1: [rank2]: OSError: {'bad ' * 50}"),
+            (
+                f"worker 2 exited with status 1 (OSError: {'bad ' * 37}...) at step 46: restarted,"
+                " all go on after 1.3 s"
+            ),
+        ),
+        (
             incident("9", "0", how="was killed by SIGKILL", frontier="1:-1.4"),
             "worker 9 killed (SIGKILL) at the start: a spare takes over, all go on after 1.3 s",
         ),

@@ -15,8 +15,11 @@ OUTSIDE = ControlPath("10.0.0.5", "10.0.0.5:4711", is_local=True)
 AWAY = ControlPath("10.0.0.6", "10.0.0.5:4711", is_local=False)
 FURTHER = ControlPath("10.0.0.7", "10.0.0.5:4711", is_local=False)
 
-REMEDY = "set its FTCOMM_BIND and FTCOMM_ADVERTISE"
-CAUSE = "worker w1 on h advertises loopback ({}) to worker w0 on another machine (h, 10.0.0.6): "
+REMEDY = "set its FTCOMM_BIND, or FTCOMM_ADVERTISE, to an address that others can dial"
+CAUSE = (
+    "worker w1 on h advertises loopback ({}) to worker w0, which comes from another machine or"
+    " network (h, 10.0.0.6): "
+)
 START_ANEW = "start worker w1 with FTCOMM_TRACKER=10.0.0.5:4711, or "
 
 
@@ -84,11 +87,15 @@ def test_workers_behind_a_forwarder_of_their_machine_may_advertise_loopback() ->
     assert names(sent)[0] == (2, "Welcome")
 
 
-def test_a_worker_behind_a_forwarder_is_told_to_advertise_another_address() -> None:
-    """The tracker's address is no remedy: that worker's machine is not the tracker's."""
+@pytest.mark.parametrize("path", [FURTHER, OUTSIDE])
+def test_a_worker_whose_settings_say_loopback_is_told_to_change_them(path: ControlPath) -> None:
+    """It has dialled another address of the tracker: to do so again is no remedy.
+
+    The tracker cannot know that two networks of one machine are one: names of hosts prove nothing.
+    """
     scenario = ScenarioRun(2)
     came(scenario, 1, "w0", AWAY, "10.0.0.6")
-    ((_, refused),) = sends(came(scenario, 2, "w1", FURTHER, "127.0.0.1"))
+    ((_, refused),) = sends(came(scenario, 2, "w1", path, "127.0.0.1"))
     assert refused == Refused("ConfigError", f"{CAUSE.format('127.0.0.1')}{REMEDY}")
 
 

@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from ftcomm.config.environment import WorkerOptions
-from ftcomm.protocol.operator_messages import DialBack, DialedBack
+from ftcomm.protocol.operator_messages import DialBack, DialedBack, LivenessAssertion
 from ftcomm_tracker.operator import doctor
 from ftcomm_tracker.operator.doctor import Check, check_machine, examine
 from ftcomm_tracker.operator.machine_checks import reachable_addresses
@@ -34,7 +34,7 @@ def options(job: OpenJob, **changes: object) -> WorkerOptions:
 
 ALL_IS_WELL = dict.fromkeys(
     (
-        *("versions", "descriptors", "shared_memory", "results_memory", "addresses"),
+        *("versions", "core", "descriptors", "shared_memory", "results_memory", "addresses"),
         *("clock_service", "worker_id", "token_file"),
         *("resolve", "connect", "token", "tracker_version", "clock", "job"),
         *("listen", "dial_back", "advertise"),
@@ -279,12 +279,32 @@ def test_numbers_are_judged(check: Check, level: str, words: str) -> None:
     assert (check.level, words in check.what) == (level, True), check
 
 
+@pytest.mark.trio
+async def test_a_tracker_that_answers_something_else_fails_its_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "StatusRequest", lambda: LivenessAssertion("0"))
+    async with tracker(tmp_path) as job:
+        (check,) = [each for each in await examine(options(job)) if each.name == "token"]
+    assert (check.level, check.what) == ("fail", "the tracker answered with Done")
+
+
 def test_a_python_without_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(name: str) -> str:
         raise doctor.PackageNotFoundError(name)
 
     monkeypatch.setattr(doctor, "version", absent)
-    assert levels(list(check_machine()))["versions"] == "fail"
+    found = levels(list(check_machine()))
+    assert (found["versions"], "core" in found) == ("fail", False)
+
+
+def test_the_core_and_the_reason_for_it_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FTCOMM_CORE", "python")
+    check = doctor.check_core()
+    assert (check.level, check.what.endswith("python (FTCOMM_CORE=python)")) == ("ok", True), check
+    monkeypatch.setenv("FTCOMM_CORE", "fast")
+    check = doctor.check_core()
+    assert (check.level, "FTCOMM_CORE is 'fast'" in check.what) == ("fail", True), check
 
 
 @pytest.mark.trio
@@ -293,7 +313,7 @@ async def test_without_a_tracker_this_machine_alone_is_examined(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = levels(await examine(WorkerOptions(), str(tmp_path / "store")))
-    assert found == {**dict.fromkeys(list(ALL_IS_WELL)[:6], "ok"), "create_only": "ok"}
+    assert found == {**dict.fromkeys(list(ALL_IS_WELL)[:7], "ok"), "create_only": "ok"}
     monkeypatch.setattr(doctor, "reachable_addresses", list)
     monkeypatch.setattr(doctor, "is_clock_synchronised", lambda: False)
     monkeypatch.setattr(doctor, "memory_limit", lambda: 1 << 20)

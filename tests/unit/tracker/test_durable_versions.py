@@ -441,8 +441,9 @@ def test_a_version_whose_record_is_being_put_is_not_given_up() -> None:
 # --- the digest of the version behind a durable one ---------------------------------------------
 
 DIFFERS = (
-    "checkpoint 6 has other values than in attempt 1, which went on from checkpoint 5 too; the"
-    " usual cause is a variable that is not in the checkpoint: add it to the state"
+    "checkpoint 6 has other values than in attempt 1, which went on from checkpoint 5 too;"
+    " the usual cause is a variable, an optimizer or a random generator that is not in the"
+    " checkpoint: add it to the state"
 )
 
 

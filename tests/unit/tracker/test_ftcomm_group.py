@@ -38,6 +38,18 @@ def test_the_environment_as_json() -> None:
     assert set(found["transports"]) == {"shm", "unix", "tcp"}
 
 
+@pytest.mark.parametrize(
+    ("choice", "said"),
+    [
+        ("python", "Core: python (FTCOMM_CORE=python)"),
+        ("best", "Core: none (FTCOMM_CORE is 'best', must be auto or compiled or python)"),
+    ],
+)
+def test_the_environment_names_the_core_and_why(choice: str, said: str) -> None:
+    result = CliRunner().invoke(main, [], env={"FTCOMM_CORE": choice})
+    assert (result.exit_code, said in result.output) == (0, True), result.output
+
+
 def test_json_belongs_behind_a_command() -> None:
     result = CliRunner().invoke(main, ["--json", "status"])
     assert (result.exit_code, "give it after the command" in result.output) == (2, True)
@@ -72,7 +84,7 @@ def test_a_missing_package_is_named() -> None:
 
 def test_every_extra_of_a_user_is_in_the_report() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    of_developers = {"adapters", "dev", "docs", "fuzz"}
+    of_developers = {"adapters", "bench", "dev", "docs", "frameworks", "fuzz"}
     extras = set(project["optional-dependencies"]) - of_developers
     assert set(environment_report()["extras"]) == extras
 

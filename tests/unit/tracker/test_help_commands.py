@@ -98,6 +98,7 @@ def test_every_status_of_an_error_is_in_the_one_table() -> None:
 def test_help_on_a_topic(topic: str, words: str) -> None:
     status, text = invoke("help", topic)
     assert (status, words in text) == (0, True), text
+    assert topic in DOCUMENTS or max(map(len, text.splitlines())) <= 100
 
 
 def test_help_on_all_and_on_nothing() -> None:

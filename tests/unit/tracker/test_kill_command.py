@@ -108,7 +108,7 @@ def test_a_worker_of_another_user_on_this_host_is_killed_by_its_supervisor(
         row = {"worker_id": "1", "pid": 4711, "start": 7, "host": "node7"}
         return {"state": "RUNNING", "members": [row]}
 
-    async def ask(where: object, request: object) -> KillReply:
+    async def ask(where: object, request: object, kind: type) -> KillReply:
         asked.append(request)
         return KillReply(True)
 

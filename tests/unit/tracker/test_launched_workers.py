@@ -81,7 +81,7 @@ def test_ends_non_zero_unless_every_rank_has_closed(
     assert (starts_again > 0) == (status in (0, 1, 75))  # 75: fenced, by nobody who is there
     if status == 0:
         assert "ended with status 0 and never called ftcomm.init(): giving it up" in done.stderr
-        assert "never closed" not in done.stderr
+        assert "without close()" not in done.stderr
 
 
 def test_max_restarts_ends_the_job(workers: FakeWorkers) -> None:
@@ -127,7 +127,7 @@ def test_the_same_exception_twice_ends_the_job_for_all_and_is_printed_once(
         "the script of worker 1 failed twice by the same error while the job stood at 0.0:"
         " RuntimeError: the data are wrong ("
     )
-    assert f"[0] ftcomm.errors.ScriptFailedError: {cause}" in done.stderr
+    assert f"FAILED: ScriptFailedError: {cause}" in done.stderr
     assert done.stderr.count("starting it again") == 1
     assert done.stderr.count("[1] RuntimeError: the data are wrong\n") == 1
     assert done.stderr.count("[1] Traceback") == 1
@@ -138,9 +138,16 @@ def fails_at_load(comm: ftcomm.Communicator) -> None:
     raise RuntimeError("the data are wrong")
 
 
+def fails_on_all(comm: ftcomm.Communicator) -> None:
+    comm.load_checkpoint(default=0)
+    if comm.incarnation > 1:
+        comm.barrier()  # the others have yet to fail for the first time
+    raise RuntimeError("the data are wrong")
+
+
 @pytest.mark.parametrize(
     "script",
-    [exits(1, traceback_of("ModuleNotFoundError: No module named 'a'")), joins(fails_at_load)],
+    [exits(1, traceback_of("ModuleNotFoundError: No module named 'a'")), joins(fails_on_all)],
     ids=["before init", "in the job"],
 )
 def test_the_same_error_of_all_workers_ends_the_job_and_is_shown_once(
@@ -154,11 +161,36 @@ def test_the_same_error_of_all_workers_ends_the_job_and_is_shown_once(
     ]
     assert "RolledBackError" not in done.stderr
     assert "attempt 2" not in done.stderr
+    told = [line for line in lines if "WARNING" in line and "starting it again" in line]
+    assert told == [], "the traceback says it"
     end = next(index for index, line in enumerate(lines) if "ERROR ftcomm: FAILED: " in line)
     assert "by the same error on all ranks" in lines[end]
     block = "\n".join(lines[end:])
     assert "status 83; to do: repair the script" in block
     assert "give --state-dir DIR" in block
+
+
+@pytest.mark.parametrize("handles", [True, False])
+def test_of_the_others_the_error_of_the_script_is_no_traceback(
+    workers: FakeWorkers, handles: bool
+) -> None:
+    """Unless they were handling one of their own."""
+
+    def fails_alone(comm: ftcomm.Communicator) -> None:
+        comm.load_checkpoint(default=0)
+        if comm.rank == 0:
+            raise KeyError("data")
+        try:
+            if handles:
+                fails_at_load(comm)
+        finally:
+            comm.barrier()
+
+    done = workers.run(joins(fails_alone))
+    assert done.returncode == ScriptFailedError.exit_code, done.stderr
+    assert done.stderr.count("[0] KeyError: 'data'") == 1
+    shown = ["[1] ValueError: load_checkpoint" in done.stderr, "[1] ftcomm.errors" in done.stderr]
+    assert shown == [handles, handles], done.stderr
 
 
 def test_the_traceback_of_a_process_that_must_start_again_is_not_shown(
@@ -311,21 +343,16 @@ def exits_early(comm: ftcomm.Communicator) -> None:
 @pytest.mark.parametrize(
     ("use", "why"),
     [
-        (misspells, "AttributeError: a communicator has no attribute"),
-        (exits_early, "SystemExit: 0"),
+        (misspells, "failed by the same error on all ranks at -1.1: AttributeError: "),
+        (exits_early, "of worker . failed twice by the same error .* at -1.1: ended with status 0"),
     ],
 )
 def test_a_line_that_ends_every_rank_is_named_in_the_last_error(
     workers: FakeWorkers, use: Callable[[ftcomm.Communicator], None], why: str
 ) -> None:
     done = workers.run(joins(use))
-    lost = "3 attempts from the beginning were lost in a row; the last: every member "
-    ends = (71, f"ERROR ftcomm: .*/store: {lost}.*; the first loss: .*{why}")
-    if "Error" in why:
-        cause = "the script failed by the same error on all ranks at -1.1"
-        ends = (83, f"FAILED: ScriptFailedError: {cause}: {why}")
-    assert done.returncode == ends[0], done.stderr
-    assert re.search(ends[1], done.stderr)
+    assert done.returncode == ScriptFailedError.exit_code, done.stderr
+    assert re.search(f"FAILED: ScriptFailedError: the script {why}", done.stderr)
 
 
 @pytest.mark.timeout(60)

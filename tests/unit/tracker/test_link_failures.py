@@ -309,6 +309,18 @@ def test_a_relay_that_works_is_kept() -> None:
     assert len(after) == 8
 
 
+def test_one_who_has_closed_relays_before_those_behind_a_known_cut() -> None:
+    """All others had closed: each pair of the cut hosts was relayed by the cut hosts in turn."""
+    pairs = Pairs()
+    for epoch in (1, 2):
+        host_fails(pairs, epoch, (0, 2))
+    hosts = HostReachability(FOUR_HOSTS, pairs.cuts(EIGHT.values()), EIGHT)
+    failed, others = pairs.of_incarnations(EIGHT), (4, 5, 6, 7)
+    routes, stranded = choose_routes(failed, EIGHT, others, hosts=hosts)
+    assert stranded == ()
+    assert {route.via for route in routes} <= set(others)
+
+
 def test_a_new_process_on_a_cut_host_is_tried_directly() -> None:
     pairs = Pairs()
     for epoch in (1, 2):

@@ -6,9 +6,16 @@ import pytest
 
 from ftcomm.protocol.messages import CallMade, Calls, Leaf, Leaves
 from ftcomm.protocol.position import PRELUDE
-from ftcomm.protocol.signature import Kind, OpCode, Scalar, Signature, site_with_function
+from ftcomm.protocol.signature import (
+    USUAL_CAUSE,
+    Kind,
+    OpCode,
+    Scalar,
+    Signature,
+    site_with_function,
+)
 from ftcomm_tracker.core.mismatch_inquiry import Evidence, Side
-from ftcomm_tracker.core.reporting.mismatch import OF_EACH_RANK, USUAL_CAUSE, explain
+from ftcomm_tracker.core.reporting.mismatch import OF_EACH_RANK, explain
 from tests.unit.tracker.roster_scenario import at
 
 CAST = Signature(Kind.BROADCAST, dtype=12, root=0, count=3, ndim=1, dims=(3, 0, 0, 0))
@@ -253,7 +260,7 @@ def where(changes: dict[str, tuple[str, str] | None], restarted: dict[int, str])
         ({"state": ("dict", "other")},
          "the keys of state come in another order on rank 1 than on ranks 0, 2"),
         ({"state['a']": ("int 2", "2"), "state['b']": ("float64[4]", "y")},
-         "state['a'] is int 1 on ranks 0, 2 and int 2 on rank 1; 1 more parts differ"),
+         "state['a'] is int 1 on ranks 0, 2 and int 2 on rank 1; 1 more part too"),
         ({}, "they have the same parts"),
     ],
 )  # fmt: skip

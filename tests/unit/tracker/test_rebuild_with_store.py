@@ -7,9 +7,11 @@ import pytest
 
 from ftcomm.durable.records import EpochRecord
 from ftcomm.errors import ConfigError
+from ftcomm.protocol.durable.store_messages import NextDigest
 from ftcomm.protocol.messages import AllClosed, AskRoster, KnownRoster, RosterEntry, Welcome
 from ftcomm.protocol.position import START, Position
 from ftcomm_tracker.core.durable.chain_facts import ChainFacts, RecordedAttempt, RecordedVersion
+from ftcomm_tracker.core.durable.store_facts import ExpectedDigest
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.events import (
     ChainRead,
@@ -17,6 +19,8 @@ from ftcomm_tracker.core.events import (
     Disconnect,
     Effect,
     Joined,
+    Note,
+    PutNextDigest,
     PutSeries,
     ReadStore,
     RefuseRebuild,
@@ -123,6 +127,18 @@ def test_a_job_is_taken_up_with_its_store(begin: Any) -> None:
     assert (durable.restore, durable.version, durable.epoch) == (3, 7, 1007)
     assert durable.in_store
     assert roster.snapshot(0.0)["store"]["newest"] == 7
+
+
+def test_the_attempt_before_has_committed_what_its_members_have_to_commit() -> None:
+    """That one's digest lies in the store; the journal that is lost had nothing of it."""
+    scenario = rebuilding()
+    come(scenario, 0, 1)
+    expected = ExpectedDigest(5, b"d", 1, is_binding=False)
+    read(scenario, replace(CHAIN, versions=CHAIN.versions[:1], expected=expected))
+    effects = scenario.tell(Said(1, NextDigest(5, b"other")))
+    assert of(effects, PutNextDigest) == [PutNextDigest(2, 5, b"other")]
+    (warned,) = of(effects, Note)
+    assert (warned.level, warned.text.split(" has other")[0]) == ("warning", "checkpoint 5")
 
 
 @pytest.mark.parametrize(("seqno", "is_known"), [(0, True), (1, False)])

@@ -15,9 +15,11 @@ from ftcomm_tracker.core.events import (
     Event,
     Incident,
     IncidentClosed,
+    Note,
     StopAsked,
 )
 from ftcomm_tracker.core.reporting.explain import explain
+from ftcomm_tracker.core.reporting.incident_words import incident_words
 from ftcomm_tracker.core.reporting.status import incident_line
 from ftcomm_tracker.server.recovery_log import record_incident
 from tests.unit.tracker.roster_scenario import ScenarioRun, hello, report, running
@@ -105,7 +107,7 @@ def test_the_log_calls_recovered_only_what_was(
     with caplog.at_level(logging.INFO, "ftcomm_tracker"):
         for completed in (False, True):
             incident = replace(cut_short, completed=completed)
-            record_incident(tmp_path, incident, ["w0", "w1"], now=0.0)
+            record_incident(tmp_path, incident, scenario.roster.durable, now=0.0)
     assert [line.partition(", epoch 2: ")[0] for line in caplog.messages] == [
         "not recovered",
         "worker w1 lost (gone): not recovered after 0.0 s",
@@ -190,3 +192,27 @@ def test_a_death_of_who_has_closed_or_was_never_there_is_nobodys_loss() -> None:
         scenario.tell(Died(worker, 4711, "exited with status 3"))
     scenario.tell(LOST)
     assert [row["death"] for row in scenario.roster.snapshot(0.0)["members"]] == [None, None]
+
+
+@pytest.mark.parametrize("when", ["before the recovery's end", "after it"])
+def test_how_a_worker_ended_is_told_though_a_spare_was_faster(when: str) -> None:
+    """On a busy machine a launcher sees the end of a process behind that of its connection."""
+    scenario = ScenarioRun()
+    scenario.joined(1, hello("w0"))
+    scenario.joined(2, hello("w1", group=4711))
+    scenario.joined(3, hello("s", spare=True, group=4712))
+    for conn in (1, 2):
+        scenario.said(conn, report(1))
+    scenario.tell(LOST)
+    effects = scenario.tell(DIED) if when.startswith("before") else []
+    for conn in (1, 3):
+        scenario.said(conn, report(2))
+    effects += [e for conn in (1, 3) for e in scenario.tell_said(conn, Resumed(2, 0, 0, 0, 0))]
+    (incident,) = [e.incident for e in effects if isinstance(e, IncidentClosed)]
+    if not incident.causes:
+        effects += scenario.tell(DIED)
+    words = incident_words(incident.to_dict(), ["w0", "s"])
+    told = [e.text for e in effects if isinstance(e, Note) and e.level == "warning"]
+    assert [text for text in [words, *told] if "killed (SIGKILL)" in text] == (
+        [words] if when.startswith("before") else ["worker w1 killed (SIGKILL)"]
+    )

@@ -226,6 +226,48 @@ def test_if_new_processes_of_both_cannot_reach_each_other_they_are_named_to_all(
     assert "worker w0 (rank 0) and worker w1 (rank 1) cannot reach each other" in verdicts[0].cause
 
 
+def test_a_partner_is_not_blamed_for_what_failed_before_a_plan_that_has_lasted() -> None:
+    """Each end was given up once and replaced, the pair worked for long, and fails anew."""
+    scenario = given_up()
+    scenario.joined(4, hello("w1", "b"))
+    fail_twice(scenario, 3, (1, 4))
+    scenario.joined(5, hello("w0", "b"))
+    plans(scenario, 5, (5, 4))
+    pass_time(scenario, 5, (5, 4), REPAIRED_AFTER)
+    for epoch in (5, 6):
+        fails(scenario, epoch, (5, 4))
+    assert (scenario.roster.state, list(scenario.roster.members.empty_since)) == (
+        JobState.COLLECTING,
+        [1],
+    )
+
+
+def test_a_parting_is_remembered_while_an_end_only_waits() -> None:
+    """Rank 1's new process computes; that a plan lasts shows nothing of the link to rank 0."""
+    scenario = given_up()
+    scenario.joined(4, hello("w1", "b"))
+    plans(scenario, 3, (1, 4))
+    for share in range(1, 2 * REPAIRED_AFTER + 1):
+        scenario.now += SETTINGS.detect_within / 2
+        scenario.said(1, blocked(3, 0, 1, ms=share * LONG_MS // 2))
+        scenario.said(4, Heartbeat(1, 3, START))
+    for epoch in (3, 4):
+        fails(scenario, epoch, (1, 4))
+    assert list(scenario.roster.members.empty_since) == [0]
+
+
+def test_the_end_that_a_relay_cannot_reach_is_given_up_the_lower_rank_though_it_is() -> None:
+    """Ranks 0 and 1 blame each other, and rank 2, which relays, says that it is rank 0."""
+    scenario = running(3)
+    for epoch in (1, 2):
+        fails(scenario, epoch, (1, 2, 3))
+    for epoch in (3, 4):
+        pass_time(scenario, epoch, (1, 2, 3))
+        scenario.said(3, Suspect(epoch, (0,), "does not acknowledge what a relay sends"))
+        plans(scenario, epoch + 1, (1, 2, 3))
+    assert list(scenario.roster.members.empty_since) == [0]
+
+
 def test_a_partner_that_alone_has_completed_something_is_not_given_up_later_either() -> None:
     scenario = given_up()
     scenario.joined(4, hello("w1", "b"))

@@ -8,6 +8,7 @@ from ftcomm import errors
 from ftcomm.protocol.position import START, Position
 from ftcomm_tracker.launcher.processes.script_errors import ScriptError
 from ftcomm_tracker.launcher.restart_policy import (
+    NEVER_CLOSED,
     Decision,
     Finished,
     GiveUp,
@@ -196,8 +197,20 @@ def test_who_has_closed_is_done_however_it_ends() -> None:
 def test_status_zero_without_close_is_a_death() -> None:
     policy = policy_of()
     assert exits(policy, (0, START)) == [RestartAfter(0.0)]
-    assert "never closed" in describe_exit(0)
+    assert describe_exit(0) == NEVER_CLOSED
     assert describe_exit(0, joined=False) == "ended with status 0 and never called ftcomm.init()"
+
+
+def test_status_zero_of_all_without_close_ends_the_job_when_it_comes_again() -> None:
+    """A handler of SIGTERM may have ended all of them once."""
+    policy, first = policy_with_failures(*[ScriptError(NEVER_CLOSED)] * 2)
+    assert first == [RestartAfter(0.0)] * 2
+    again = policy.after_exit(
+        "0", 0, closed=False, progress=START, now=9.0, error=ScriptError(NEVER_CLOSED)
+    )
+    assert isinstance(again, GiveUp)
+    assert again.script_failed
+    assert again.reason.endswith(NEVER_CLOSED)
 
 
 @pytest.mark.parametrize(

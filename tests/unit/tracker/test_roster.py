@@ -47,6 +47,7 @@ from ftcomm_tracker.core.events import (
     Send,
     Stalled,
     StopAsked,
+    Supervised,
 )
 from ftcomm_tracker.core.group_state import RECORD_S
 from ftcomm_tracker.core.mismatch_inquiry import ANSWER_WITHIN_S
@@ -298,6 +299,70 @@ def test_a_tracker_does_not_stay_for_a_member_whose_process_has_ended(stays: boo
         scenario.tick(scenario.roster.next_deadline() or 0.0)
     ended = scenario.tell(Died("w1", 7, "was killed by SIGKILL"))
     assert JobEnded(True) in ended
+
+
+def closed_alone(begin: Callable[[], ScenarioRun] = running, *supervised: str) -> ScenarioRun:
+    """Worker w0 has closed and its connection has ended, before w1 closes too."""
+    scenario = begin()
+    for worker_id in supervised:
+        scenario.tell(Supervised(worker_id, "h", 7, 0.0))
+    scenario.said(1, Closed(4))
+    scenario.tell(ConnLost(1, "its connection ended"))
+    return scenario
+
+
+def is_over(effects: list[Effect]) -> bool:
+    return JobEnded(True) in effects
+
+
+def ends_all_but_w0(scenario: ScenarioRun) -> bool:
+    """Let w1 close, and hear the end; True if nobody else is awaited."""
+    scenario.said(2, Closed(4))
+    scenario.tell(FinishedPut())
+    return is_over(scenario.tell(Said(2, Leave("the job has finished", START))))
+
+
+@pytest.mark.parametrize("begin", [running, running_with_store])
+def test_a_closed_member_that_is_gone_does_not_hold_the_end(
+    begin: Callable[[], ScenarioRun],
+) -> None:
+    """It owes nothing; who lives has dialled again by the end of the farewell."""
+    scenario = closed_alone(begin)
+    assert not ends_all_but_w0(scenario)
+    assert is_over(scenario.tick(FAREWELL_S + SETTINGS.detect_within))
+
+
+def test_neither_does_one_that_dies_while_the_record_of_the_end_is_awaited() -> None:
+    scenario = closed_with_store()
+    scenario.tell(ConnLost(1, "its connection ended"))
+    scenario.tell(FinishedPut())
+    scenario.tell(Said(2, Leave("the job has finished", START)))
+    assert is_over(scenario.tick(FAREWELL_S + SETTINGS.detect_within))
+
+
+def test_one_whose_launcher_has_seen_it_die_is_not_awaited_at_all() -> None:
+    scenario = closed_alone(running, "w0")
+    scenario.tell(Died("w0", 7, "was killed by SIGKILL"))
+    assert ends_all_but_w0(scenario)
+
+
+def test_the_next_process_of_one_that_has_died_hears_the_end_in_its_place() -> None:
+    """With a store it was needed until all had closed, so its launcher has started it again."""
+    scenario = closed_alone(running_with_store, "w0")
+    scenario.tell(Died("w0", 7, "was killed by SIGKILL"))
+    assert scenario.joined(3, hello("w0", "b")) == []
+    assert not ends_all_but_w0(scenario)
+    assert not is_over(scenario.tick(FAREWELL_S + SETTINGS.detect_within))
+    assert is_over(scenario.tell(Joined(4, hello("w0", "b"))))
+
+
+def test_a_closed_member_that_was_away_and_came_back_is_awaited() -> None:
+    """R8: it lives, and would take the silence for a failure."""
+    scenario = closed_alone()
+    scenario.joined(3, hello("w0", incarnation=1, closed=True))
+    assert not ends_all_but_w0(scenario)
+    scenario.tell(ConnLost(3, "its connection was reset"))
+    assert not is_over(scenario.tick(FAREWELL_S + SETTINGS.detect_within))
 
 
 def test_a_job_ends_well_though_its_store_does_not_take_the_end() -> None:

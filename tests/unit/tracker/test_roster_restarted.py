@@ -5,6 +5,7 @@ from dataclasses import replace
 from ftcomm.protocol.messages import Closed, Fetched, Heartbeat, Leave, Revoke, Settled
 from ftcomm.protocol.position import START
 from ftcomm_tracker.core.durable_state import Durable
+from ftcomm_tracker.core.epochs import FAREWELL_S
 from ftcomm_tracker.core.events import JobEnded, Persist, Said, Supervised, Tick
 from ftcomm_tracker.core.roster import JobState, Roster
 from tests.unit.tracker.roster_scenario import SETTINGS, ScenarioRun, hello, names, running, sends
@@ -40,6 +41,16 @@ def test_a_restarted_tracker_goes_on_without_a_closed_worker_that_is_gone() -> N
     scenario.now = 29.0
     scenario.said(1, Heartbeat(2, 1, START))
     assert (1, "Revoke") in names(sends(scenario.tick(30.0)))
+
+
+def test_nor_does_that_one_hold_the_end() -> None:
+    before = running()
+    before.said(2, Closed(0))
+    scenario = ScenarioRun(durable=before.roster.durable)
+    scenario.joined(1, hello("w0", incarnation=1, plan_epoch=1, revoke_epoch=1))
+    scenario.said(1, Closed(0))
+    assert JobEnded(True) not in scenario.tell(Said(1, Leave("the job has finished", START)))
+    assert JobEnded(True) in scenario.tick(FAREWELL_S + SETTINGS.detect_within)
 
 
 def test_a_restarted_tracker_keeps_a_suspicion() -> None:

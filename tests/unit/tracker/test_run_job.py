@@ -1,11 +1,15 @@
 """The launcher with workers that really use ftcomm."""
 
 import json
+import os
 import re
 from pathlib import Path
 
 import pytest
 
+from ftcomm.durable.chain import Chain
+from ftcomm.durable.chain_state import chain_state
+from ftcomm.durable.opening import open_store
 from tests.unit.tracker.test_launcher import run
 
 pytestmark = pytest.mark.process
@@ -118,6 +122,55 @@ def test_a_script_that_ends_well_without_close_is_closed(end: str) -> None:
     assert "starting it again" not in done.stderr
 
 
+WITHOUT_THREADS = """
+import atexit, os, signal, threading
+import numpy as np, ftcomm
+from trio._core import _thread_cache
+
+def refuse(*_, **__):
+    raise RuntimeError("can't create new thread at interpreter shutdown")
+
+def refuse_threads():
+    threading._start_new_thread = threading._start_joinable_thread = refuse
+
+_thread_cache.IDLE_TIMEOUT = 0.0  # no thread is left over
+comm = ftcomm.init()
+version, x = comm.load_checkpoint(np.zeros(3))
+"""
+
+
+def test_a_worker_that_closes_at_exit_serves_a_restarted_one(tmp_path: Path) -> None:
+    """From 3.12 on Python starts no thread then, and the state has to be packed."""
+    script = """
+def end():  # runs before the exit function of the library
+    refuse_threads()
+    if comm.rank == 0:
+        open(FIFO, "w").close()
+
+atexit.register(end)
+if version == 0:
+    comm.checkpoint(np.ones(3), lazy=True)
+    if comm.rank == 1:
+        open(FIFO).close()
+        os.kill(os.getpid(), signal.SIGKILL)
+print("loaded", version, x.sum())
+"""
+    os.mkfifo(tmp_path / "fifo")
+    head = f"FIFO = {str(tmp_path / 'fifo')!r}\n"
+    done = run(script=head + WITHOUT_THREADS + script, n=2)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["[0] loaded 0 0.0", "[1] loaded 1 3.0"]
+    assert done.stderr.count("starting it again") == 1, done.stderr
+
+
+def test_a_checkpoint_is_written_where_no_thread_can_be_started(tmp_path: Path) -> None:
+    script = "refuse_threads(); comm.checkpoint(np.ones(3), lazy=True, durable=True)"
+    done = run("--checkpoint", str(tmp_path), script=WITHOUT_THREADS + script, n=2)
+    assert done.returncode == 0, done.stderr
+    records = chain_state(Chain(open_store(str(tmp_path))).read()).versions
+    assert [record.version for record in records.values()] == [1], done.stderr
+
+
 def test_who_goes_on_calling_where_others_end_without_close_is_told_of_a_mismatch() -> None:
     done = run(script=NEVER_CLOSES + "if comm.rank: comm.barrier()", n=2)
     assert done.returncode == 72, done.stderr
@@ -133,7 +186,17 @@ def test_a_script_whose_end_is_not_known_to_be_good_is_told_so(end: str) -> None
     assert done.returncode == 71
     left = "left: its script ended without closing the communicator"
     assert (left in done.stderr) == ("_exit" not in end)
-    assert "never closed its communicator (`with ftcomm.init() as comm:`)" in done.stderr
+    assert (
+        "ended with status 0 without close(): leave `with ftcomm.init()` by its end" in done.stderr
+    )
+
+
+def test_a_script_that_ends_all_ranks_by_sys_exit_without_close_fails_the_second_time() -> None:
+    script = NEVER_CLOSES.replace("comm.barrier()", "comm.load_checkpoint(0)\ncomm.checkpoint(1)")
+    done = run(script=f"{script}print('end')\nsys.exit(0)", n=2)
+    assert (done.returncode, done.stdout.count("end")) == (83, 4), done.stderr
+    never_closed = "failed twice by the same error while the job stood at 1.0: ended with status 0"
+    assert never_closed in done.stderr
 
 
 def test_a_script_that_fails_is_not_waited_for_because_a_thread_lives_on() -> None:

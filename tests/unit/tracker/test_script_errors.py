@@ -53,6 +53,15 @@ try:
 except ExceptionGroup as error:
     raise RuntimeError("no weights") from error
 """
+WRAPPED = """
+def read():
+    raise {}
+try:
+    read()
+except Exception as error:
+    raise RuntimeError("cannot read shard 7"){}
+"""
+REFUSED, MISSING = "ConnectionRefusedError(111, 'refused')", "FileNotFoundError(2, 'missing')"
 LOGGED = """
 import sys, traceback
 try:
@@ -91,6 +100,10 @@ def reader_of(output: bytes) -> TracebackReader:
         ("raise ExceptionGroup('busy', [TimeoutError('the store')])", None, 0),
         ("x = 1\nif x\n    pass\n", "SyntaxError: expected ':'", 2),
         ("raise TimeoutError('the store is busy')", None, 0),
+        (WRAPPED.format(REFUSED, " from error"), None, 0),
+        (WRAPPED.format(REFUSED, ""), None, 0),
+        (WRAPPED.format(f"ExceptionGroup('shards', [{REFUSED}])", ""), None, 0),
+        (WRAPPED.format(REFUSED, " from None"), "RuntimeError: cannot read shard 7", 7),
         ("raise SystemExit(1)", None, 0),
         (LOGGED, None, 0),
         ("import os; os.kill(os.getpid(), 9)", None, 0),
@@ -105,6 +118,25 @@ def test_the_error_of_a_script_is_known_by_text_and_line(
     at_once = TracebackReader()
     at_once.read(output or b"\n")
     assert at_once.error_of(status) == wanted
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("error", "by", "passes"),
+    [
+        (MISSING, " from error", True),
+        (f"ExceptionGroup('shards', [{MISSING}])", "", True),
+        ("KeyError('shard')", "", False),
+        (MISSING, " from None", False),
+    ],
+)
+def test_an_error_made_of_one_that_may_pass_may_pass(
+    error: str, by: str, passes: bool, tmp_path: Path
+) -> None:
+    status, output = error_output(tmp_path, WRAPPED.format(error, by))
+    found = reader_of(output).error_of(status)
+    assert found is not None
+    assert (found.text, found.may_pass) == ("RuntimeError: cannot read shard 7", passes)
 
 
 @pytest.mark.process

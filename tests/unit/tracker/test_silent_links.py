@@ -7,7 +7,7 @@ import pytest
 
 from ftcomm.collectives.schedules.allgather import ring_allgather
 from ftcomm.collectives.schedules.binomial_tree import binomial_broadcast
-from ftcomm.collectives.schedules.halving_doubling import halving_allreduce
+from ftcomm.collectives.schedules.direct import DIRECT_BYTES, two_level_allreduce
 from ftcomm.collectives.schedules.pairwise_exchange import shift
 from ftcomm.collectives.schedules.pipelined_chain import SEGMENT_BYTES, chain_broadcast
 from ftcomm.collectives.schedules.recursive_doubling import barrier, doubling_allreduce
@@ -86,8 +86,10 @@ def test_the_links_at_fault(
 def all_schedules(n: int) -> Iterator[list[Schedule]]:
     ranks = range(n)
     yield [doubling_allreduce(n, rank, 5) for rank in ranks]
-    yield [halving_allreduce(n, rank, 5) for rank in ranks]
     yield [ring_allreduce(n, rank, 5) for rank in ranks]
+    for grouping in ((*range(n - 1), 0), tuple(rank % 2 for rank in ranks)) if n > 2 else ():
+        for count in (5, DIRECT_BYTES):
+            yield [two_level_allreduce(grouping, rank, count, 4) for rank in ranks]
     yield [ring_allgather(n, rank, 2) for rank in ranks]
     yield [barrier(n, rank) for rank in ranks]
     for distance in range(1, n):
@@ -102,7 +104,7 @@ def stands_with_a_silent_link(
 ) -> dict[int, RankProgress]:
     """Run until nothing moves; sends never block.  `slow` has not entered the call."""
     arrived: set[tuple[int, int, int]] = set()  # sender, receiver, tag
-    steps = {rank: list(schedule.steps) for rank, schedule in enumerate(schedules)}
+    steps = {rank: list(schedule.all_steps) for rank, schedule in enumerate(schedules)}
     sent: set[tuple[int, int]] = set()
     moving = True
     while moving:
@@ -151,5 +153,5 @@ def test_steps_are_numbered_upwards_on_every_rank(n: int) -> None:
     """Check that a rank in a later step has sent its earlier steps' data, as `silence` assumes."""
     for schedules in all_schedules(n):
         for schedule in schedules:
-            tags = [step.tag for step in schedule.steps]
+            tags = [step.tag for step in schedule.all_steps]
             assert tags == sorted(set(tags))

@@ -64,8 +64,10 @@ def test_the_death_of_a_spare_changes_no_epoch_and_is_told_apart() -> None:
     scenario.tell(ConnectionLost(10, "reset"))
     scenario.tell(ConnectionLost(2, "reset"))  # t takes the place, then dies as a member
     scenario.tell(ConnectionLost(11, "reset"))
-    ended = [scenario.roster.ended_as_spare(*process) for process in (("s", 10), ("t", 11))]
-    assert (epoch, scenario.roster.durable.epoch, ended) == (1, 1, [True, False])
+    scenario.tell(ConnectionLost(1, "reset"))  # nobody takes this one
+    processes = (("s", 10), ("t", 11), ("w0", hello("w0").group))
+    ended = [scenario.roster.had_rank(*process) for process in processes]
+    assert (epoch, ended) == (1, [False, True, True])
 
 
 def test_a_process_that_came_back_as_a_spare_and_became_a_member_is_no_spare() -> None:
@@ -73,7 +75,7 @@ def test_a_process_that_came_back_as_a_spare_and_became_a_member_is_no_spare() -
     scenario.tell(ConnectionLost(10, "reset"))
     scenario.joined(11, hello("s", spare=True, incarnation=1, group=10))
     scenario.tell(ConnectionLost(2, "reset"))
-    assert (owners(scenario), scenario.roster.ended_as_spare("s", 10)) == (["w0", "s"], False)
+    assert (owners(scenario), scenario.roster.had_rank("s", 10)) == (["w0", "s"], None)
 
 
 def test_a_spare_that_is_given_up_ends_nothing() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.durable.records import EndedRecord, EpochMember, EpochRecord
+from ftcomm.protocol.durable.store_messages import NextDigest
 from ftcomm.protocol.messages import AllClosed, AskRoster, Closed, KnownRoster, RosterEntry
 from ftcomm.protocol.position import START
 from ftcomm_tracker.core.durable.chain_facts import (
@@ -14,7 +15,7 @@ from ftcomm_tracker.core.durable.chain_facts import (
     RecordedAttempt,
     RecordedVersion,
 )
-from ftcomm_tracker.core.durable.store_facts import StoreFacts
+from ftcomm_tracker.core.durable.store_facts import ExpectedDigest, StoreFacts
 from ftcomm_tracker.core.durable_state import Durable, RankOwner
 from ftcomm_tracker.core.events import (
     Claimed,
@@ -26,6 +27,7 @@ from ftcomm_tracker.core.events import (
     FinishedPut,
     JobEnded,
     Joined,
+    Note,
     Overtaken,
     PutClaim,
     PutEnded,
@@ -486,17 +488,31 @@ def test_a_good_end_is_told_to_late_workers_for_a_while_and_is_one_here() -> Non
     assert (sends(came)[-1], only(ended, JobEnded)) == ((1, AllClosed(3)), JobEnded(True))
 
 
-def test_the_version_of_the_parent_is_known() -> None:
-    attempts = (RecordedAttempt(1, 0, b"n"), RecordedAttempt(2, 2, b"m"))
-    parent = RecordedVersion(2, 1, 9)
+def leads_attempt_2() -> Waiting:
+    """It has taken up an attempt that began from checkpoint 9."""
     waiting = Waiting()
-    epochs = (replace(EPOCH, attempt=2),)
-    chain = replace(CHAIN, attempts=attempts, versions=(parent,), epochs=epochs)
+    chain = replace(
+        CHAIN,
+        attempts=(RecordedAttempt(1, 0, b"n"), RecordedAttempt(2, 2, b"m")),
+        versions=(RecordedVersion(2, 1, 9),),
+        epochs=(replace(EPOCH, attempt=2),),
+        expected=ExpectedDigest(10, b"d", 1, is_binding=False),
+    )
     waiting.sees(chain, silent=True)
     came = waiting.tell(Joined(1, member("w0", job_id="job.2")))
     waiting.tell(Claimed(only(came, PutClaim).record))
     waiting.answer(1, "w0")
-    durable = waiting.roster.durable
+    return waiting
+
+
+def test_the_digest_of_the_attempt_before_is_compared_by_who_takes_the_job_up() -> None:
+    effects = leads_attempt_2().tell(Said(1, NextDigest(10, b"other")))
+    warned = only(effects, Note)
+    assert (warned.level, warned.text.split(" has other")[0]) == ("warning", "checkpoint 10")
+
+
+def test_the_version_of_the_parent_is_known() -> None:
+    durable = leads_attempt_2().roster.durable
     assert (durable.version, durable.restore, durable.attempt_nonce) == (9, 2, b"m")
     assert durable.in_store
 

@@ -1,6 +1,7 @@
 """Starts of workers by the launcher: after a command that could not be run, and in which role."""
 
 import errno
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -20,6 +21,7 @@ pytestmark = [pytest.mark.process, pytest.mark.trio]
 
 ROLLED_BACK = ("sh", "-c", "exit 76")
 FENCED = ("sh", "-c", "exit 75")
+KILLED = ("sh", "-c", "kill -9 $$")
 ENVIRONMENT = {"PATH": "/bin:/usr/bin"}
 CANNOT_RUN = ConfigError("cannot run 'python': No such file or directory", remedy="check it")
 NO_FILES = OSError(errno.EMFILE, "Too many open files")
@@ -173,3 +175,51 @@ async def test_the_next_attempt_has_as_many_members_as_it_needs_though_a_spare_h
     )
     await Launcher(options, job, console, ENVIRONMENT).run()
     assert roles == {"0": ["0", "0"], "1": ["1"], "spare-0": ["0", "0"]}
+
+
+class SpareSeatedJob(LostJob):
+    """A spare has the rank of worker 1 before its launcher looks at how the worker ended."""
+
+    def __init__(self, *, had_rank: bool) -> None:
+        super().__init__()
+        self.ended_with_rank = had_rank
+
+    def has_rank(self, worker_id: str) -> bool:
+        return worker_id != "1"
+
+    def had_rank(self, worker_id: str, pid: int) -> bool | None:
+        return self.ended_with_rank
+
+
+@pytest.mark.parametrize("had_rank", [True, False])
+async def test_the_launcher_leaves_to_the_tracker_a_loss_that_a_spare_has_replaced(
+    monkeypatch: pytest.MonkeyPatch, *, had_rank: bool
+) -> None:
+    """The tracker tells no loss of a process without a rank."""
+    monkeypatch.setattr(restart_policy, "REFILL_DELAY_S", 0.0)
+    monkeypatch.setattr(launch, "STRAGGLERS_AFTER_S", 0.0)
+    job, starts = SpareSeatedJob(had_rank=had_rank), 0
+
+    def start(
+        worker_id: str, command: Sequence[str], environment: Mapping[str, str], **_: object
+    ) -> Child:
+        nonlocal starts
+        starts += worker_id == "1"
+        if starts == 2:
+            job.over.set()
+        is_killed = worker_id == "1" and starts == 1
+        return start_child(worker_id, KILLED if is_killed else command, environment)
+
+    monkeypatch.setattr(launch, "start_child", start)
+    console, said = heard(logging.WARNING)
+    options = LaunchOptions(
+        ("0", "1"), ("sleep", "1000"), spares=("spare-0",), keeps_places=True, grace_s=0.0
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(console.run)
+        await Launcher(options, job, console, ENVIRONMENT).run()
+        console.close()
+    told = [line for line in own_words(said) if "starting it again" in line]
+    assert [line.startswith("worker 1 was killed by SIGKILL") for line in told] == (
+        [] if had_rank else [True]
+    )

@@ -1,6 +1,7 @@
 """Workers that outlive their job, jobs that outlive worker and tracker, and last words."""
 
 import contextlib
+import logging
 import os
 import re
 import sys
@@ -24,7 +25,7 @@ from ftcomm_tracker.launcher.log_lines import LineFormat
 pytestmark = [pytest.mark.process, pytest.mark.trio]
 
 
-def heard() -> tuple[Console, list[bytes]]:
+def heard(shown: int = logging.INFO) -> tuple[Console, list[bytes]]:
     """A console, and what it writes to the error stream."""
     said: list[bytes] = []
 
@@ -32,7 +33,8 @@ def heard() -> tuple[Console, list[bytes]]:
         if number == 2:
             said.append(bytes(data))
 
-    return Console(LineFormat(as_json=False, clock=lambda: 0.0), write=write), said
+    line_format = LineFormat(as_json=False, clock=lambda: 0.0)
+    return Console(line_format, write=write, shown=shown), said
 
 
 def own_words(said: list[bytes]) -> list[str]:
@@ -69,8 +71,8 @@ class LostJob:
     def misses(self, worker_id: str) -> bool:
         return False
 
-    def ended_as_spare(self, worker_id: str, pid: int) -> bool:
-        return False
+    def had_rank(self, worker_id: str, pid: int) -> bool | None:
+        return None
 
     def has_rank(self, worker_id: str) -> bool:
         return True

@@ -1,7 +1,7 @@
 """Ranks in threads, joined by socket pairs: what the executor's tests run on."""
 
-import functools
 import itertools
+import mmap
 import os
 import socket
 import threading
@@ -15,15 +15,14 @@ import pytest
 
 from ftcomm.collectives.reductions import Array, Reducer
 from ftcomm.collectives.schedules.schedule import Schedule
+from ftcomm.execution.executor import Executor
 from ftcomm.execution.header_check import CallHeader
-from ftcomm.execution.shared_reduction import ResultSlots, SharedResultExecutor, scratch_elements
 from ftcomm.protocol.frame_header import FrameHeader, make_suffix, pack_header
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm.transport.link import Link
-from ftcomm.transport.shared_window import SharedWindow, create_shared_window, receive_shared_window
+from ftcomm.transport.shm_layout import WORDS_BYTES, RingPair
 from ftcomm.transport.shm_link import SharedLink
-from ftcomm.transport.shm_segment import make_segment, take_segment
 from ftcomm.transport.socket_link import SocketLink
 from ftcomm.transport.striped_link import StripedLink
 from ftcomm.transport.waker import Waker
@@ -31,7 +30,6 @@ from ftcomm.transport.waker import Waker
 POSITION = Position(0, 2, 5)
 SIGNATURE = Signature(Kind.ALLREDUCE, count=8).encode()
 CALL = CallHeader(3, POSITION, make_suffix(SIGNATURE, "train.py:12"))
-NONCE = b"n" * 16
 JOIN_S = 30.0  # a hang is a failure; nothing here takes a second
 
 
@@ -46,11 +44,13 @@ def shared_pair(
     ring_bytes: int = 1 << 20, ranks: tuple[int, int] = (0, 1)
 ) -> tuple[SharedLink, SharedLink]:
     """Both ends of a link over shared memory, at ranks 0 and 1."""
-    made = make_segment(NONCE, ring_bytes)
-    taken = take_segment(os.dup(made.fd), NONCE)
-    made.forget_fd()
-    near, far = socket.socketpair()
-    return SharedLink(near, ranks[1], made), SharedLink(far, ranks[0], taken)
+    memory = mmap.mmap(-1, WORDS_BYTES + 2 * ring_bytes)
+    ends = zip(socket.socketpair(), reversed(ranks), (0, 1), strict=True)
+    near, far = (
+        SharedLink(sock, peer, memory, RingPair(0, WORDS_BYTES, ring_bytes, side))
+        for sock, peer, side in ends
+    )
+    return near, far
 
 
 class Rank:
@@ -59,7 +59,7 @@ class Rank:
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self.waker = Waker()
-        self.executor = SharedResultExecutor(self.waker)
+        self.executor = Executor(self.waker)
         self.links: dict[int, Link] = {}
 
     def run(
@@ -83,27 +83,9 @@ class Rank:
             reducer=reducer,
             step_base=step_base,
         )
+        if reducer is not None:
+            reducer.finish(recvbuf, schedule.world_size)
         return recvbuf
-
-    def run_in_shared_window(
-        self,
-        memory: SharedWindow,
-        schedule: Schedule,
-        sendbuf: Array,
-        reducer: Reducer,
-        *,
-        call: CallHeader = CALL,
-    ) -> Array:
-        own = functools.partial(np.zeros, schedule.recvbuf_count, sendbuf.dtype)
-        scratch = np.zeros(scratch_elements(schedule), sendbuf.dtype)
-        return self.executor.run_in_shared_window(
-            schedule,
-            self.links,
-            header=call,
-            sendbuf=sendbuf,
-            places=ResultSlots(memory, own, scratch),
-            reducer=reducer,
-        )
 
     def close(self) -> None:
         for link in self.links.values():
@@ -184,25 +166,6 @@ def frame(payload: bytes = b"", **changes: Any) -> bytes:
 needs_shared_memory = pytest.mark.skipif(
     not hasattr(os, "memfd_create"), reason="no memfd_create on this system"
 )
-
-
-def shared_window(
-    world_size: int, nbytes: int, *, join: bool = True, keep_fd: bool = False
-) -> list[SharedWindow]:
-    """Each rank's mapping; rank 0 goes on having the descriptor if `keep_fd`."""
-    maker = create_shared_window(world_size, nbytes, epoch=CALL.epoch, nonce=NONCE)
-    others = [
-        receive_shared_window(
-            os.dup(maker.fd), world_size, rank=rank, epoch=CALL.epoch, nonce=NONCE
-        )
-        for rank in range(1, world_size)
-    ]
-    if not keep_fd:
-        maker.forget_fd()
-    memories = [maker, *others]
-    for memory in memories if join else ():
-        memory.join()
-    return memories
 
 
 def open_descriptors() -> int:

@@ -11,7 +11,6 @@ from ftcomm.collectives.op_argument import reduction
 from ftcomm.collectives.reductions import make_reducer
 from ftcomm.collectives.schedules.allgather import doubling_allgather, ring_allgather
 from ftcomm.collectives.schedules.binomial_tree import binomial_broadcast
-from ftcomm.collectives.schedules.halving_doubling import halving_allreduce
 from ftcomm.collectives.schedules.pipelined_chain import chain_broadcast
 from ftcomm.collectives.schedules.recursive_doubling import barrier, doubling_allreduce
 from ftcomm.collectives.schedules.ring import ring_allreduce
@@ -56,7 +55,7 @@ def assert_same_bits(results, wanted):
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5])
-@pytest.mark.parametrize("build", [ring_allreduce, doubling_allreduce, halving_allreduce])
+@pytest.mark.parametrize("build", [ring_allreduce, doubling_allreduce])
 def test_allreduce_has_the_bits_of_the_reference(n, build):
     reducer = make_reducer("sum", np.dtype("f4"))
     with harness.group(n) as ranks:
@@ -98,7 +97,7 @@ def test_an_allgather_sends_on_what_was_copied_before_the_first_step(n):
 def test_tcp_links_and_small_kernel_buffers_change_nothing(make_pair, buffer_bytes):
     reducer = make_reducer("mean", np.dtype("f4"))
     with harness.group(3, make_pair, buffer_bytes=buffer_bytes) as ranks:
-        for build in (ring_allreduce, doubling_allreduce, halving_allreduce):
+        for build in (ring_allreduce, doubling_allreduce):
             for count in (5, SMALL_BYTES // 4, 200_000):
                 sources = floats(3, count)
                 schedules = [build(3, rank, count) for rank in range(3)]
@@ -158,9 +157,7 @@ def test_the_users_floating_point_settings_stop_nobody():
         assert_same_bits(results, [np.full(4, np.float32(np.inf))] * 2)
 
 
-@pytest.mark.parametrize(
-    "build", [ring_allreduce, doubling_allreduce, halving_allreduce, ring_allgather]
-)
+@pytest.mark.parametrize("build", [ring_allreduce, doubling_allreduce, ring_allgather])
 @pytest.mark.parametrize("count", [0, 1, 3, 100_000])
 def test_probes_fire_once_in_the_middle_of_every_transfer_and_change_no_bit(build, count):
     reducer = make_reducer("sum", np.dtype("f4"))

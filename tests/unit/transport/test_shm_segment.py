@@ -1,6 +1,7 @@
-"""Segments: what is made, what is taken, and what is refused with a reason."""
+"""Segments: what is made, what is mapped, and what is refused with a reason; the rings in them."""
 
 import fcntl
+import itertools
 import mmap
 import os
 import platform
@@ -10,117 +11,80 @@ from pathlib import Path
 import pytest
 
 from ftcomm.config import platforms
-from ftcomm.errors import ConfigError, ProtocolError
+from ftcomm.errors import ConfigError
 from ftcomm.transport.shm_layout import (
-    HEAD_BYTES,
     MAX_RING_BYTES,
     MIN_RING_BYTES,
-    RING_BYTES,
-    pack_head,
-    segment_bytes,
-    unpack_head,
+    RINGS_BYTES,
+    WORDS_BYTES,
+    ring_bytes,
+    ring_pair,
+    rings_bytes,
     words_of,
 )
 from ftcomm.transport.shm_segment import (
     NoSharedMemory,
     make_segment,
+    map_segment,
     require_shared_memory,
-    take_segment,
 )
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "memfd_create"), reason="no memfd_create on this system"
 )
-NONCE = b"0123456789abcdef"
+SIZE = 3 * mmap.PAGESIZE
 
 
 def test_both_ends_see_the_same_memory_which_has_no_name_and_a_fixed_size() -> None:
-    made = make_segment(NONCE)
-    fd = os.dup(made.fd)
-    taken = take_segment(os.dup(fd), NONCE)
-    taken.answer = b"fedcba9876543210"
-    assert (made.answer, taken.ring_bytes, made.side, taken.side) == (
-        b"fedcba9876543210",
-        RING_BYTES,
-        0,
-        1,
-    )
-    for size in (0, segment_bytes(RING_BYTES) + 1):  # a peer that could would kill this process
+    fd = make_segment(SIZE)
+    one, other = (map_segment(fd, SIZE) for _ in range(2))
+    one[-1:] = b"!"
+    assert other[-2:] == b"\0!"
+    for size in (0, SIZE + 1):  # a peer that could would kill this process
         with pytest.raises(PermissionError):
             os.ftruncate(fd, size)
     assert os.fstat(fd).st_nlink == 0
-    assert not os.get_inheritable(made.fd)
+    assert os.fstat(fd).st_blocks * 512 >= SIZE, "all of its memory is there from the start"
+    assert not os.get_inheritable(fd)
     os.close(fd)
-    made.close()
-    taken.close()
-
-
-def test_all_of_its_memory_is_there_from_the_start() -> None:
-    made = make_segment(NONCE)
-    assert os.fstat(made.fd).st_blocks * 512 >= segment_bytes(RING_BYTES)
-    made.close()
 
 
 def open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def unsealed(head: bytes = b"", size: int = segment_bytes(MIN_RING_BYTES)) -> int:
+def unsealed(size: int = SIZE) -> int:
     fd = os.memfd_create("test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, size)
-    os.pwrite(fd, head[:size], 0)
     return fd
 
 
-def sealed(head: bytes, size: int = segment_bytes(MIN_RING_BYTES)) -> int:
-    fd = unsealed(head, size)
+def sealed(size: int) -> int:
+    fd = unsealed(size)
     seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
     return fd
 
 
-HEAD = pack_head(MIN_RING_BYTES, NONCE)
-
-
 @pytest.mark.parametrize(
     ("make", "complaint"),
     [
-        (lambda: unsealed(HEAD), "its size is not sealed"),
-        (lambda: sealed(b"\0" * 48), "no shared segment of this version"),
-        (lambda: sealed(pack_head(MIN_RING_BYTES, b"another")), "another shared segment"),
-        (lambda: sealed(HEAD, segment_bytes(MIN_RING_BYTES) - 1), "its rings have 4096"),
-        (lambda: sealed(HEAD, 100), "of no use"),
-        (lambda: sealed(b"", 0), "of no use"),
-        (lambda: os.open(os.devnull, os.O_RDWR), "of no use"),
+        (unsealed, "its size is not sealed"),
+        (lambda: sealed(SIZE - 1), "mapping a segment failed"),
+        (lambda: sealed(0), "mapping a segment failed"),
+        (lambda: sealed(SIZE + 1), f"it has {SIZE + 1} bytes instead of {SIZE}"),
+        (lambda: os.open(os.devnull, os.O_RDWR), "mapping a segment failed"),
         (lambda: os.memfd_create("x"), "not sealed"),
     ],
-    ids=["unsealed", "zeros", "another", "short", "page", "empty", "device", "unsealable"],
+    ids=["unsealed", "short", "empty", "of-another-layout", "device", "unsealable"],
 )
-def test_what_is_no_segment_is_refused_with_its_reason_and_closed(make, complaint) -> None:
+def test_what_is_no_segment_is_refused_with_its_reason(make, complaint) -> None:
+    before = open_descriptors()
     fd = make()
     with pytest.raises(NoSharedMemory, match=complaint):
-        take_segment(fd, NONCE)
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(fd)
-
-
-@pytest.mark.parametrize("ring_bytes", [0, 1, MIN_RING_BYTES // 2, 5000, 2 * MAX_RING_BYTES])
-def test_rings_of_an_odd_size_are_refused(ring_bytes: int) -> None:
-    head = pack_head(ring_bytes, NONCE)
-    with pytest.raises(ProtocolError, match=f"rings of {ring_bytes} bytes"):
-        unpack_head(head, segment_bytes(ring_bytes), NONCE)
-    with pytest.raises(ProtocolError, match="of 47 bytes"):
-        unpack_head(HEAD[:47], HEAD_BYTES, NONCE)
-
-
-def test_each_word_has_one_writer_and_writers_are_two_cache_lines_apart() -> None:
-    dialler, listener = words_of(0), words_of(1)
-    assert listener._replace(writes=0) == (*dialler[4:8], *dialler[:4], 0)
-    own, theirs = set(dialler[:4]), set(dialler[4:8])
-    assert len(own | theirs) == 8
-    assert min(abs(one - other) for one in own for other in theirs) * 8 >= 120
-    assert 8 * min(own | theirs) >= len(HEAD)
-    assert 8 * max(own | theirs) < HEAD_BYTES
+        map_segment(fd, SIZE)
+    os.close(fd)
+    assert open_descriptors() == before
 
 
 def _no_room(fd: int, offset: int, size: int) -> None:
@@ -151,8 +115,6 @@ def test_a_machine_that_cannot_says_why_and_keeps_nothing(
     before = open_descriptors()
     with monkeypatch.context() as patch:
         patch.setattr(where, name, value)
-        with pytest.raises(NoSharedMemory, match=reason):
-            make_segment(NONCE)
         with pytest.raises(ConfigError, match=f"transport is shm, .*{reason}"):
             require_shared_memory()
     assert open_descriptors() == before
@@ -165,13 +127,51 @@ def test_an_interpreter_without_memfd_is_no_error_either(monkeypatch: pytest.Mon
         platforms.why_no_shared_memory() == f"this interpreter has no memfd_create ({sys.platform})"
     )
     with pytest.raises(NoSharedMemory, match="no memfd_create"):
-        make_segment(NONCE)
+        make_segment(SIZE)
 
 
-def test_a_listener_whose_processor_reorders_refuses_what_it_is_given(
+def test_a_rank_whose_processor_reorders_refuses_what_it_is_given(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fd = sealed(HEAD)
+    fd = make_segment(SIZE)
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     with pytest.raises(NoSharedMemory, match="aarch64"):
-        take_segment(fd, NONCE)
+        map_segment(fd, SIZE)
+    os.close(fd)
+
+
+# --- the rings ----------------------------------------------------------------------------------
+
+
+def test_each_word_has_one_writer_and_writers_are_two_cache_lines_apart() -> None:
+    lower, higher = words_of(0), words_of(1)
+    assert higher._replace(writes=0) == (*lower[4:8], *lower[:4], 0)
+    own, theirs = set(lower[:4]), set(lower[4:8])
+    assert len(own | theirs) == 8
+    assert min(abs(one - other) for one in own for other in theirs) * 8 >= 120
+    assert 8 * max(own | theirs) < WORDS_BYTES - 64, "the next pair's are as far away"
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5, 8, 16, 64])
+def test_words_and_rings_of_all_pairs_fill_their_part_and_none_overlap(ranks: int) -> None:
+    taken = []
+    for low, high in itertools.combinations(range(ranks), 2):
+        place = ring_pair(ranks, low, high, 4096)
+        assert ring_pair(ranks, high, low, 4096) == place._replace(side=1)
+        assert place.ring_bytes == ring_bytes(ranks)
+        taken += [
+            (place.words_at, place.words_at + WORDS_BYTES),
+            (place.rings_at, place.rings_at + 2 * place.ring_bytes),
+        ]
+    taken.sort()
+    assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(taken))
+    assert (taken[0][0], taken[-1][1]) == (4096, 4096 + rings_bytes(ranks))
+
+
+@pytest.mark.parametrize("ranks", range(2, 65))
+def test_rings_are_as_large_as_all_of_them_may_be(ranks: int) -> None:
+    size, rings = ring_bytes(ranks), ranks * (ranks - 1)
+    assert size & (size - 1) == 0
+    assert MIN_RING_BYTES <= size <= MAX_RING_BYTES
+    assert rings * size <= RINGS_BYTES
+    assert size == MAX_RING_BYTES or 2 * rings * size > RINGS_BYTES

@@ -54,9 +54,10 @@ def polled(monkeypatch: pytest.MonkeyPatch) -> list[set[int]]:
             self.real = new_poll()
             self.register, self.unregister = self.real.register, self.real.unregister
 
-        def poll(self) -> None:
+        def poll(self, _: int) -> bool:
             events = self.real.poll(0)  # what would block returns nothing
             seen.append({fd for fd, _ in events})
+            return True
 
     monkeypatch.setattr(waiting.select, "poll", Poll)
     return seen

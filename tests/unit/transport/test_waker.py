@@ -8,7 +8,7 @@ import pytest
 
 from ftcomm.collectives.schedules.recursive_doubling import barrier
 from ftcomm.config.environment import WorkerOptions
-from ftcomm.control.hub import Hub
+from ftcomm.control.hub import HostSegment, Hub
 from ftcomm.engine.locked_machine import LockedMachine
 from ftcomm.execution.data_plane import DataPlane
 from ftcomm.recovery.machine import WorkerMachine
@@ -96,7 +96,7 @@ def test_a_link_that_is_made_behind_a_look_ends_the_sleep(
                 hub.wake.set()
             return known
 
-    slept = note_sleeps(hub, monkeypatch)
+    slept, hub.segment = note_sleeps(hub, monkeypatch), HostSegment(0)
     monkeypatch.setattr(DataPlane, "_must_ask", lambda *_: False)
     assert DataPlane(hub, control)._ensure_links(barrier(2, 0), Links(), epoch=0)
     assert slept == [True]

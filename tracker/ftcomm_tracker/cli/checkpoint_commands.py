@@ -21,10 +21,12 @@ from ftcomm.durable.verification import damage_of, is_deleted, loss_of
 from ftcomm.errors import ConfigError
 from ftcomm.protocol.position import PRELUDE
 from ftcomm_tracker.cli.options import FILE, run_and_exit, with_options
+from ftcomm_tracker.core.reporting.text_table import aligned
 
 DAMAGED: Final = MissingObjectError.exit_code
 DEFAULT_KEEP = 3  # versions, as --keep of a job
 LEAST_KEEP = 1  # versions: the least that --keep of a job and of gc can be
+HEADS = ("RECORD", "ATTEMPT", "VERSION", "WRITTEN", "STATE SIZE", "OBJECTS", "STATE")
 COMPLETE, INCOMPLETE, DELETED = "complete", "incomplete", "deleted"
 
 CHECKPOINT_EPILOG = """\b
@@ -393,24 +395,19 @@ def _headline(opened: OpenedSeries) -> str:
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> str:
-    cells = [("RECORD", "ATTEMPT", "VERSION", "WRITTEN", "STATE SIZE", "OBJECTS", "STATE")]
-    cells += [
+    cells = [
         (
-            str(row["record"]),
-            str(row["attempt"]),
-            str(row["version"]),
+            row["record"],
+            row["attempt"],
+            row["version"],
             time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["written_at"])),
             _size(row["nbytes"]),
-            str(row["objects"]),
+            row["objects"],
             _in_words(row),
         )
         for row in rows
     ]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(wide) for cell, wide in zip(line, widths, strict=True)).rstrip()
-        for line in cells
-    )
+    return aligned([HEADS, *cells])
 
 
 def _in_words(row: dict[str, Any]) -> str:

@@ -1,5 +1,6 @@
-"""The environment of this Python, as `ftcomm` prints it: versions, transports, variables."""
+"""The environment of this Python, as `ftcomm` prints it: versions, transports, core, variables."""
 
+import importlib
 import json
 import platform
 import socket
@@ -10,14 +11,19 @@ from typing import Any
 import ftcomm
 from ftcomm.config.environment import VARIABLES, process_environment
 from ftcomm.config.platforms import why_no_shared_memory
+from ftcomm.errors import ConfigError
 
 NEEDED = ("numpy", "trio", "msgpack", "click", "xxhash")
 EXTRAS = {
     "bf16": "ml_dtypes",
+    "dask": "distributed",
     "durable": "s3fs",
     "examples": "scikit-learn",
+    "lightgbm": "lightgbm",
     "notebook": "cloudpickle",
+    "ray": "ray",
     "torch": "torch",
+    "xgboost": "xgboost",
 }
 NEXT_STEPS = """\
 Type next:
@@ -41,6 +47,7 @@ def environment_report() -> dict[str, Any]:
             "unix": hasattr(socket, "AF_UNIX"),
             "tcp": True,
         },
+        "core": _core(),
         "variables": {
             name: variables[name] for name in sorted(variables) if name.startswith("FTCOMM_")
         },
@@ -63,6 +70,7 @@ def report_text(report: dict[str, Any]) -> str:
         f"Packages: {', '.join(packages)}",
         f"Extras: {', '.join(extras)}",
         f"Transports: {', '.join(transports)}",
+        f"Core: {report['core']}",
         "Variables: none is set" if not variables else "Variables:",
         *variables,
         "",
@@ -75,6 +83,15 @@ def _variable_line(name: str, text: str) -> str:
     """A variable with its value, in quotes so that no byte of it reaches the terminal raw."""
     unknown = "" if name in VARIABLES else "  (ftcomm does not read this variable)"
     return f"  {json.dumps(name)[1:-1]}={json.dumps(text)}{unknown}"
+
+
+def _core() -> str:
+    """The core of this Python, and why it is this one."""
+    try:
+        kind, why = importlib.import_module("ftcomm.core").which()  # needs numpy
+    except (ModuleNotFoundError, ConfigError) as error:
+        kind, why = "none", str(error)
+    return f"{kind} ({why})"
 
 
 def _version_of(package: str) -> str | None:

@@ -2,6 +2,7 @@
 
 import inspect
 from dataclasses import dataclass
+from textwrap import fill
 
 from ftcomm import errors
 from ftcomm.durable.store import DamagedObjectError, MissingObjectError, StoreError
@@ -60,8 +61,7 @@ def exit_codes() -> list[ExitCode]:
     found: dict[int, list[type[errors.FtcommError]]] = {}
     for kind in (*error_classes(), *STORE_ERRORS):
         found.setdefault(kind.exit_code, []).append(kind)
-    rows = [_row(status, kinds) for status, kinds in sorted(found.items())]
-    return [*_BEFORE, *rows, *_AFTER]
+    return [*_BEFORE, *(_row(status, kinds) for status, kinds in sorted(found.items())), *_AFTER]
 
 
 def exit_code_lines() -> str:
@@ -73,7 +73,7 @@ def exit_code_lines() -> str:
         f" start a worker again: {row.again}"
         for row in rows
     ]
-    return "\n".join(lines)
+    return "\n".join(fill(line, 90, subsequent_indent=" " * (wide + 2)) for line in lines)
 
 
 def exit_code_table() -> str:

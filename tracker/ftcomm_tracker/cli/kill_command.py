@@ -9,7 +9,7 @@ import click
 
 from ftcomm.config.environment import WorkerOptions
 from ftcomm.config.process_identity import UNKNOWN_START, ProcessName
-from ftcomm.errors import ConfigError, ProtocolError
+from ftcomm.errors import ConfigError
 from ftcomm.protocol.operator_messages import KillReply, KillRequest
 from ftcomm_tracker.cli.operator_commands import TRACKER_OPTIONS, TrackerAddress, status_of
 from ftcomm_tracker.cli.options import run_and_exit, with_options
@@ -44,9 +44,7 @@ async def _kill(where: TrackerAddress, worker: str) -> int:
     if process is not None and _was_killed(process):
         click.echo(f"killed worker {worker}: process {process.pid} of this host")
         return 0
-    reply = await where.ask(KillRequest(worker))
-    if not isinstance(reply, KillReply):
-        raise ProtocolError(f"the tracker answered with {type(reply).__name__}")
+    reply = await where.ask(KillRequest(worker), KillReply)
     if not reply.sent:
         raise _out_of_reach(worker, row)
     click.echo(f"told the supervisor of worker {worker} to kill it")

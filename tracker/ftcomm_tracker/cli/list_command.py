@@ -2,17 +2,21 @@
 
 import json
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
 from ftcomm.errors import ConfigError
 from ftcomm_tracker.cli.options import run_and_exit, say_plainly
+from ftcomm_tracker.core.reporting.text_table import aligned
 from ftcomm_tracker.operator.finished_job import last_state
 from ftcomm_tracker.operator.given_command import kept_command
 from ftcomm_tracker.operator.job_registry import UNKNOWN_SIZE, JobEntry, read_registry
 
+HEADS = ("JOB", "STATE", "WORKERS", "BEGAN", "STATE DIRECTORY", "COMMAND")
 LIST_EPILOG = """\b
 Examples:
   ftcomm-tracker list
@@ -43,7 +47,7 @@ async def _list(as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps({"jobs": rows}))
         return 0
-    click.echo("\n".join(_lines(registry.entries)) if rows else "no jobs")
+    click.echo(_table(rows) if rows else "no jobs")
     return 0
 
 
@@ -70,21 +74,16 @@ def _command_of(entry: JobEntry) -> str:
     return "" if given is None else f"{' '.join(given.line.split())} (in {given.folder})"
 
 
-def _lines(entries: tuple[JobEntry, ...]) -> list[str]:
-    rows = [("JOB", "STATE", "WORKERS", "BEGAN", "STATE DIRECTORY", "COMMAND")]
-    rows += [
+def _table(rows: Sequence[Mapping[str, Any]]) -> str:
+    cells = [
         (
-            entry.job_id,
-            state_of(entry),
-            "?" if entry.workers == UNKNOWN_SIZE else str(entry.workers),
-            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.began)),
-            entry.state_dir,
-            _command_of(entry),
+            row["job_id"],
+            row["state"],
+            "?" if row["workers"] == UNKNOWN_SIZE else row["workers"],
+            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["began"])),
+            row["state_dir"],
+            row["given"],
         )
-        for entry in entries
-    ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(wide) for cell, wide in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
+    return aligned([HEADS, *cells])

@@ -12,7 +12,7 @@ import click
 import trio
 
 from ftcomm.config.environment import WorkerOptions, parse_addresses, read_token
-from ftcomm.errors import ConfigError, FtcommError, ProtocolError, TrackerLostError
+from ftcomm.errors import ConfigError, FtcommError, TrackerLostError
 from ftcomm.protocol.messages import ControlMessage
 from ftcomm.protocol.operator_messages import Done, StatusReply, StatusRequest, StopRequest
 from ftcomm_tracker.cli.options import (
@@ -27,7 +27,7 @@ from ftcomm_tracker.core.reporting.explain import explain as explain_document
 from ftcomm_tracker.core.reporting.explain import explanation
 from ftcomm_tracker.core.reporting.job_end import resume_text
 from ftcomm_tracker.core.reporting.status import table
-from ftcomm_tracker.operator.client import ask_tracker
+from ftcomm_tracker.operator.client import Answer, ask_tracker
 from ftcomm_tracker.operator.doctor import examine
 from ftcomm_tracker.operator.finished_job import LastState, happened_text, last_state
 from ftcomm_tracker.operator.given_command import kept_command
@@ -133,17 +133,17 @@ class TrackerAddress:
             )
         return options.routes, options.token_file
 
-    async def ask(self, request: ControlMessage) -> ControlMessage:
+    async def ask(self, request: ControlMessage, kind: type[Answer]) -> Answer:
         """Ask the first route that answers."""
         routes, token_path = self.find()
         token = read_token(token_path)
         for route in routes[:-1]:
             try:
-                return await ask_tracker(route, token, request)
+                return await ask_tracker(route, token, request, kind)
             except TrackerLostError as error:
                 say_plainly(error.cause)
         try:
-            return await ask_tracker(routes[-1], token, request)
+            return await ask_tracker(routes[-1], token, request, kind)
         except TrackerLostError as error:
             raise self._with_what_is_journalled(error) from error
 
@@ -180,7 +180,7 @@ def status(*, as_json: bool, every_s: float | None, **where: Any) -> None:
     it completes next; lag is how many collectives (or checkpoints: v) it is behind the furthest.
     Of a job that is over, --state-dir shows the last state, also when its tracker has ended.
     """
-    show = _as_json if as_json else table
+    show = json.dumps if as_json else table
     run_and_exit(_show, TrackerAddress(**where), show, every_s)
 
 
@@ -244,20 +244,14 @@ async def _show(
 async def status_of(where: TrackerAddress) -> Mapping[str, Any]:
     """The job's status document; of a job that is over, its last one."""
     try:
-        reply = await where.ask(StatusRequest())
+        reply = await where.ask(StatusRequest(), StatusReply)
     except FtcommError:  # nobody, or another job's tracker, whose port may be the same
         last = where.ended()
         if last is None:
             raise
         return last.document()
-    if not isinstance(reply, StatusReply):
-        raise ProtocolError(f"the tracker answered with {type(reply).__name__}")
     document: Mapping[str, Any] = json.loads(reply.document)
     return document
-
-
-def _as_json(document: Mapping[str, Any]) -> str:
-    return json.dumps(document)
 
 
 def _explained(document: Mapping[str, Any]) -> str:
@@ -299,8 +293,6 @@ async def _stop(where: TrackerAddress, reason: str) -> int:
     if last is not None:
         click.echo(f"nothing to stop: the job in {last.state_dir} {last.durable.end}")
         return 0
-    reply = await where.ask(StopRequest(reason))
-    if not isinstance(reply, Done):
-        raise ProtocolError(f"the tracker answered with {type(reply).__name__}")
+    await where.ask(StopRequest(reason), Done)
     click.echo("stopped")
     return 0

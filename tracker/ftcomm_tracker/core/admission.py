@@ -9,21 +9,11 @@ from ftcomm.config.job_settings import MAX_SPARES
 from ftcomm.config.plurals import counted
 from ftcomm.protocol.durable.store_messages import VersionDurable
 from ftcomm.protocol.host_groups import grouping_of
-from ftcomm.protocol.messages import (
-    AllClosed,
-    Fenced,
-    Hello,
-    Refused,
-    Revoke,
-    Welcome,
-)
+from ftcomm.protocol.messages import AllClosed, Fenced, Hello, Refused, Revoke, Welcome
 from ftcomm.protocol.position import PRELUDE
 from ftcomm_tracker.core.durable_state import Durable, RankOwner
 from ftcomm_tracker.core.epochs import begin_epoch, end_with_error, order_restore, try_settle
-from ftcomm_tracker.core.events import (
-    Disconnect,
-    Send,
-)
+from ftcomm_tracker.core.events import Disconnect, Send
 from ftcomm_tracker.core.group_state import GroupState, JobState, Peer
 from ftcomm_tracker.core.spares import best_spare, note_seated
 from ftcomm_tracker.core.standby.group_permits import step_down_for
@@ -41,6 +31,7 @@ MAX_INCARNATIONS_AHEAD = 10_000
 
 def on_joined(group: GroupState, conn: int, hello: Hello) -> None:
     """Number this incarnation, or recognise it; refuse what cannot be a member."""
+    group.end.gone.discard(hello.worker_id)
     if group.awaits_next_attempt and not hello.job_id:
         group.effects.append(Disconnect(conn, "the next attempt is about to begin"))
         return
@@ -64,9 +55,7 @@ def on_joined(group: GroupState, conn: int, hello: Hello) -> None:
         return
     if hello.job_id not in ("", group.durable.job_id) and not hello.plan_epoch:
         hello = replace(hello, incarnation=0)  # it was numbered for a job that has not begun
-    refusal = _refusal(group, hello) or _refusal_of_address(group, conn, hello)
-    if refusal is not None:
-        _refuse(group, conn, refusal)
+    if _is_refused(group, conn, hello):
         return
     if not group.durable.tables:
         group.durable = replace(group.durable, tables=hello.tables)
@@ -125,6 +114,16 @@ def _is_displaced(group: GroupState, hello: Hello) -> bool:
     was_revoked = hello.revoke_epoch and not group.permits.is_on
     was_member = bool(hello.plan_epoch or was_revoked)
     return was_member or hello.incarnation < newest or group.state is JobState.OVER
+
+
+def _is_refused(group: GroupState, conn: int, hello: Hello) -> bool:
+    refusal = _refusal(group, hello) or _refusal_of_address(group, conn, hello)
+    if refusal is None:
+        return False
+    _refuse(group, conn, refusal)
+    if group.durable.final_version >= 0:  # it follows a process that has closed and died
+        group.end.told(hello.worker_id)
+    return True
 
 
 def _refusal(group: GroupState, hello: Hello) -> Refused | None:
@@ -233,11 +232,8 @@ def _new_incarnation(group: GroupState, conn: int, hello: Hello, rank: int | Non
         group.effects.append(Disconnect(conn, reason))
         return
     if rank in group.durable.closed_ranks:
-        _refuse(
-            group,
-            conn,
-            Refused("JobFinishedError", f"worker {hello.worker_id} has already closed"),
-        )
+        words = f"worker {hello.worker_id} has already closed"
+        _refuse(group, conn, Refused("JobFinishedError", words))
         return
     if not hello.incarnation and _is_one_too_many(group, conn, hello, rank):
         return

@@ -93,12 +93,12 @@ class ControlPaths:
 
     def _cause(self, conn: int, caller: int) -> str:
         (hello, path), (other, its_path) = self._by_conn[conn], self._by_conn[caller]
-        remedy = "set its FTCOMM_BIND and FTCOMM_ADVERTISE"
-        if path.is_local:
+        remedy = "set its FTCOMM_BIND, or FTCOMM_ADVERTISE, to an address that others can dial"
+        if is_loopback(path.peer):  # else it dialled another address, and its settings say loopback
             anew = f"start worker {hello.worker_id} with FTCOMM_TRACKER={its_path.tracker}"
             remedy = f"{anew}, or {remedy}"
         return (
             f"worker {hello.worker_id} on {hello.host} advertises loopback ({hello.address}) to"
-            f" worker {other.worker_id} on another machine ({other.host}, {its_path.peer}):"
-            f" {remedy}"
+            f" worker {other.worker_id}, which comes from another machine or network"
+            f" ({other.host}, {its_path.peer}): {remedy}"
         )

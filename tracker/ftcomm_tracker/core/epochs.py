@@ -19,21 +19,14 @@ from ftcomm.recovery.replica_placement import keep_order, keep_stride
 from ftcomm_tracker.core.durable.attempts import GOES_ON
 from ftcomm_tracker.core.durable.last_will import LastWill, PendingEnd
 from ftcomm_tracker.core.durable_state import Durable
-from ftcomm_tracker.core.events import (
-    IncidentClosed,
-    JobEnded,
-)
+from ftcomm_tracker.core.events import IncidentClosed, JobEnded
 from ftcomm_tracker.core.group_state import GroupState, JobState, Members
 from ftcomm_tracker.core.mismatch_inquiry import Evidence, Inquiry, ranks_to_ask
 from ftcomm_tracker.core.plan import Decided, Facts, plan
 from ftcomm_tracker.core.recovery_record import Loss, OpenIncident
 from ftcomm_tracker.core.relay_routing import REPAIRED_AFTER, decide_routes, members_of
 from ftcomm_tracker.core.reporting.mismatch import explain
-from ftcomm_tracker.core.standby.group_permits import (
-    end_without_store,
-    may_plan,
-    must_record_end,
-)
+from ftcomm_tracker.core.standby.group_permits import end_without_store, may_plan, must_record_end
 
 # After the end: for workers to hang up before the tracker leaves. Who was cut off just then needs
 # `detect_within` to notice and a redial to come back and hear how the job ended.
@@ -257,6 +250,8 @@ def look_whether_everyone_knows(group: GroupState) -> None:
     end = group.end
     if end.is_reported:
         return
+    if group.now >= end.over_at:
+        end.untold -= end.gone
     # Before the group has formed nobody can be missed by name: who is on its way has until the
     # farewell's end to hear why there is no job.
     if group.durable.places and not (group.members.peers or end.untold or end.unheard):

@@ -17,7 +17,7 @@ parts is therefore a whole copy: no part is shared by two objects.
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.durable.records import EpochRecord
@@ -54,7 +54,6 @@ from ftcomm_tracker.core.mismatch_inquiry import Inquiry
 from ftcomm_tracker.core.rebuild.decision import Rebuild
 from ftcomm_tracker.core.recovery_record import OpenIncident
 from ftcomm_tracker.core.reporting.lost_hosts import lost_hosts
-from ftcomm_tracker.core.silent_links import Pair
 
 SMALL_GROUP = 64  # workers up to whom all are looked at on every event: that costs microseconds
 # Between two looks at all who are blocked: 0.2 s with 2,000, of which looking takes a hundredth.
@@ -155,6 +154,13 @@ class WorkerExits:
         return self._of.get(worker_id)
 
 
+class FormerPeer(NamedTuple):
+    """A process whose connection has ended: whether it had a rank, and where it ran."""
+
+    had_rank: bool
+    host: str
+
+
 @dataclass(slots=True)
 class Members:
     """Connected workers, and the rank of each.
@@ -167,7 +173,7 @@ class Members:
         starts: how often workers have been started while the job stood still.
         furthest: the highest position that any worker with a rank has said, gone or not.
         zones: by rank, the zone of the worker that had it last.
-        ended_spares: workers and process groups of the newest that have ended as spares.
+        ended: the newest processes that have ended, by worker and process group.
         look_again_at: before then no peer can have been silent for too long.
     """
 
@@ -178,7 +184,7 @@ class Members:
     starts: StartCounts = field(default_factory=StartCounts)
     furthest: Position = START
     zones: dict[int, str] = field(default_factory=dict)
-    ended_spares: tuple[tuple[str, int], ...] = ()
+    ended: dict[tuple[str, int], FormerPeer] = field(default_factory=dict)
     look_again_at: float = float("-inf")
 
     def in_slots(self) -> list[Peer]:
@@ -270,21 +276,6 @@ class EpochState:
         self.grace_until, self.had_grace = float("inf"), False
 
 
-@dataclass(frozen=True, slots=True)
-class Parting:
-    """An end of a pair was given up.
-
-    Attributes:
-        kept: the other end, and
-        nonce: of its process.
-        both: that one has replaced an end which was given up before.
-    """
-
-    kept: int
-    nonce: bytes
-    both: bool
-
-
 @dataclass(slots=True)
 class LinkFailures:
     """Failed links, their treatment, and the limit on epochs that they begin.
@@ -294,7 +285,6 @@ class LinkFailures:
         routes: relays of the plan in force.
         planned_at: since when the plan in force has been so.
         repaired_at: when it shows which links work.
-        parted: by pair, of which end was given up last.
         epoch_at: when links last began an epoch.
         suspicion: reason and ranks that the limit on such epochs holds back.
         streak: where the job stood, and since when, while links alone kept it from going on.
@@ -304,7 +294,6 @@ class LinkFailures:
     routes: tuple[Route, ...] = ()
     planned_at: float = float("-inf")
     repaired_at: float = float("inf")
-    parted: dict[Pair, Parting] = field(default_factory=dict)
     epoch_at: float = float("-inf")
     suspicion: tuple[str, tuple[int, ...]] | None = None
     streak: tuple[Position, float] | None = None
@@ -404,6 +393,8 @@ class JobEnd:
             dialling just now.
         unheard: worker ids whose supervisors an earlier tracker knew, and this one does not yet:
             they may be dialling just now too.
+        gone: worker ids of closed members whose connections have ended before anyone was told: who
+            lives dials again, and is not awaited for long (R8).
         inquiry: into a mismatch that was reported.
         over_at: when the tracker leaves, whoever has heard.
         patience_s: for how much longer it stays for a member that has not answered `AllClosed`.
@@ -418,6 +409,7 @@ class JobEnd:
 
     untold: set[str]
     unheard: set[str] = field(default_factory=set)
+    gone: set[str] = field(default_factory=set)
     inquiry: Inquiry | None = None
     over_at: float = float("inf")
     patience_s: float = 0.0
@@ -484,7 +476,9 @@ class GroupState:
         self.needs_series = store.attempt > 0 and not store.is_begun
         if durable.places:  # the last tracker may have died before it was put
             self.put_series()
-        self.end = JobEnd({place.worker_id for place in durable.places}, set(durable.supervised))
+        closed = {durable.places[rank].worker_id for rank in durable.closed_ranks}
+        workers = {place.worker_id for place in durable.places}
+        self.end = JobEnd(workers, set(durable.supervised), closed - set(durable.supervised))
         if durable.final_version >= 0 and store.attempt and not store.is_finished:
             self.record_end()
         elif durable.fatal_decision is not None or durable.final_version >= 0:

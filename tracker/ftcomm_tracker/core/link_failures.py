@@ -84,6 +84,21 @@ class Cut:
     is_unreachable: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """An end of a pair was given up.
+
+    Attributes:
+        kept: the other end, and
+        nonce: of its process.
+        both: that one has replaced an end which was given up before.
+    """
+
+    kept: int
+    nonce: bytes
+    both: bool
+
+
 def host_pair(one: str, other: str) -> HostPair:
     """The two hosts as a pair."""
     return (one, other) if one < other else (other, one)
@@ -128,8 +143,13 @@ class HostReachability:
 
 @dataclass(slots=True)
 class Pairs:
-    """All pairs that have failed of late, by ranks, and by hosts."""
+    """All pairs that have failed of late, by ranks, and by hosts.
 
+    Attributes:
+        parted: by pair, of which end was given up last; until a plan shows that the pair works.
+    """
+
+    parted: dict[Pair, Parting] = field(default_factory=dict)
     _failing: dict[Pair, Failing] = field(default_factory=dict)
     _cuts: dict[HostPair, Cut] = field(default_factory=dict)
     _lasted: int = 0  # the newest epoch whose plan has lasted
@@ -223,6 +243,8 @@ class Pairs:
                 self._failing[pair] = replace(failing, plans=RUNNING, progress=None, spoilt=())
             else:
                 del self._failing[pair]
+        left = {*waiting, *self._failing}
+        self.parted = {pair: found for pair, found in self.parted.items() if pair in left}
 
     def forget_relay(self, via: int) -> None:
         """Another process is in the place of this rank: what failed through the old one is void.
@@ -257,10 +279,11 @@ def choose_routes(
 ) -> tuple[tuple[Route, ...], tuple[Pair, ...]]:
     """A relay for every unreachable pair whose ends are present; and the pairs without a good one.
 
-    The relay of a pair can reach both ends, and has not failed it in two plans.  Of several, the
-    one that has failed the pair or with either end least, and is on neither end of a cut between
-    hosts; then the one that relays the pair already (`before`), then the one with fewest pairs,
-    then the lowest rank; who has closed (`leaving`) only if there is nobody else.
+    The relay of a pair can reach both ends, and has not failed it in two plans.  Of several, one
+    that no known cut between hosts separates from an end; then one that has not closed (`leaving`);
+    then the one that has failed the pair or with either end least, and is on neither end of a
+    suspected cut; then the one that relays the pair already (`before`), then the one with fewest
+    pairs, then the lowest rank.
 
     A pair without a good one tries what has failed least: a relay that failed it or that may not
     reach an end, or its own link.  Its ends may have to stay, and then this is all that is left.
@@ -329,8 +352,9 @@ class _Choice:
         if not able or len(self.routes) == MAX_ROUTES:
             return
         kept = self._before.get(pair)
+        fit = [c for c in able if not any(self.hosts.cut_between(end, c) for end in pair)]
         via = min(
-            able,
+            fit or able,
             key=lambda c: (c in self._leaving, doubts[c], c != kept, self._burden[c], c),
         )
         self._burden[via] += 1

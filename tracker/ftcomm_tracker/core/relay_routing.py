@@ -7,11 +7,12 @@ from ftcomm.protocol.messages import Heartbeat, Member, Refused, Report, Route
 from ftcomm.protocol.position import PRELUDE, START
 from ftcomm.protocol.signature import is_receive
 from ftcomm_tracker.core.durable_state import Durable
-from ftcomm_tracker.core.group_state import GroupState, LinkFailures, Members, Parting
+from ftcomm_tracker.core.group_state import GroupState, LinkFailures, Members
 from ftcomm_tracker.core.link_failures import (
     Failing,
     HostPair,
     HostReachability,
+    Parting,
     choose_routes,
     ends_to_give_up,
     host_pair,
@@ -125,7 +126,7 @@ def _failing_pairs(links: LinkFailures, durable: Durable) -> dict[Pair, Failing]
 
 def _parting(links: LinkFailures, durable: Durable, pair: Pair) -> Parting | None:
     """The newest parting of this pair, if the end that was kept is still the same process."""
-    found = links.parted.get(pair)
+    found = links.pairs.parted.get(pair)
     is_same = found is not None and durable.places[found.kept].nonce == found.nonce
     return found if is_same else None
 
@@ -145,7 +146,7 @@ def _part(
         if rank not in group.durable.closed_ranks and _can_do_without(group, rank, facts):
             partner = sum(pair) - rank
             nonce = group.durable.places[partner].nonce
-            group.links.parted[pair] = Parting(partner, nonce, before is not None)
+            group.links.pairs.parted[pair] = Parting(partner, nonce, before is not None)
             _give_up(group, rank, partner, failing[pair].cause)
             return True
     return False

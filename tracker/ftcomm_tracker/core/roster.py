@@ -82,7 +82,7 @@ from ftcomm_tracker.core.rebuild.journal_loss import (
 from ftcomm_tracker.core.rebuild.stored_job import advance_rebuilding, hear_in_time
 from ftcomm_tracker.core.relay_routing import plan_has_lasted
 from ftcomm_tracker.core.reporting.status import missing_text_of, snapshot, standing_of
-from ftcomm_tracker.core.spares import ended_as_spare
+from ftcomm_tracker.core.spares import had_rank, on_died_replaced
 from ftcomm_tracker.core.standby.group_permits import (
     end_without_store,
     is_cut_off,
@@ -308,9 +308,12 @@ class Roster:
         """Record how a worker's process ended, as its launcher says."""
         group = self._group
         rank = group.durable.rank_of(died.worker_id)
-        if group.durable.final_version >= 0:  # it has closed: no other process follows
+        if group.has_closed(died.worker_id):  # no other process follows
             group.end.told(died.worker_id)
-        if rank is None or rank in group.durable.closed_ranks:
+        if rank is None:
+            on_died_replaced(group, died)
+            return
+        if rank in group.durable.closed_ranks:
             return
         conn = group.members.slots.get(rank)
         connected = None if conn is None else group.members.peers[conn].hello
@@ -461,9 +464,9 @@ class Roster:
         """True while that worker has a place, and none of its incarnations is connected."""
         return self._group.misses(worker_id)
 
-    def ended_as_spare(self, worker_id: str, pid: int) -> bool:
-        """True if the process `pid` of that worker had no rank when its connection ended."""
-        return ended_as_spare(self._group, worker_id, pid)
+    def had_rank(self, worker_id: str, pid: int) -> bool | None:
+        """Tell whether its process `pid` had a rank when it ended; None if that is not known."""
+        return had_rank(self._group, worker_id, pid)
 
     def has_rank(self, worker_id: str) -> bool:
         """True if that worker has a place in the group, whether it is connected or not."""

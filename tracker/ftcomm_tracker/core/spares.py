@@ -12,7 +12,9 @@ from typing import Any
 
 from ftcomm.protocol.position import PRELUDE
 from ftcomm.protocol.spares.prefetch_messages import Prefetch, Prefetched
-from ftcomm_tracker.core.group_state import GroupState, JobState, Peer
+from ftcomm_tracker.core.events import Death, Died
+from ftcomm_tracker.core.group_state import FormerPeer, GroupState, JobState, Peer
+from ftcomm_tracker.core.reporting.incident_words import how_text
 
 RETRY_S = 4.0  # after a fetch that brought nothing: its member has died, or keeps a lazy state
 MAX_ENDED = 256  # processes remembered; a launcher asks about one as soon as it has ended
@@ -31,22 +33,43 @@ def best_spare(group: GroupState, rank: int) -> Peer | None:
 
 
 def note_gone(group: GroupState, peer: Peer) -> None:
-    """Remember that this process has ended, or lost its connection, as a spare."""
-    if peer.rank is None and group.durable.places:
-        process = (peer.hello.worker_id, peer.hello.group)
-        group.members.ended_spares = (*group.members.ended_spares[1 - MAX_ENDED :], process)
+    """Remember whether this process, which has ended or lost its connection, had a rank."""
+    if not group.durable.places:
+        return
+    ended = group.members.ended
+    ended[peer.hello.worker_id, peer.hello.group] = FormerPeer(
+        peer.rank is not None, peer.hello.host
+    )
+    while len(ended) > MAX_ENDED:
+        del ended[next(iter(ended))]
+    if peer.rank is None:
         group.note("info", f"spare {peer.hello.worker_id} is gone")
 
 
 def note_seated(group: GroupState, peer: Peer) -> None:
     """Note that this process is a member from now on."""
-    process = (peer.hello.worker_id, peer.hello.group)
-    group.members.ended_spares = tuple(p for p in group.members.ended_spares if p != process)
+    group.members.ended.pop((peer.hello.worker_id, peer.hello.group), None)
 
 
-def ended_as_spare(group: GroupState, worker_id: str, pid: int) -> bool:
-    """True if the process `pid` of that worker had no rank when its connection ended."""
-    return (worker_id, pid) in group.members.ended_spares
+def had_rank(group: GroupState, worker_id: str, pid: int) -> bool | None:
+    """Tell whether the process `pid` of that worker had a rank when its connection ended.
+
+    None if that is not known: it has not joined, or not ended.
+    """
+    ended = group.members.ended.get((worker_id, pid))
+    return None if ended is None else ended.had_rank
+
+
+def on_died_replaced(group: GroupState, died: Died) -> None:
+    """Tell how a process ended whose rank a spare has taken before its launcher knew."""
+    ended = group.members.ended.get((died.worker_id, died.pid))
+    if ended is None or not ended.had_rank:
+        return
+    incident = group.epochs.incident
+    if incident is not None and died.worker_id in incident.victims:
+        incident.note_death(Death(died.worker_id, died.pid, ended.host, died.how))
+    else:  # its recovery has been told without
+        group.note("warning", f"worker {died.worker_id} {how_text(died.how)}")
 
 
 def is_wanted_as_spare(group: GroupState, worker_id: str) -> bool:

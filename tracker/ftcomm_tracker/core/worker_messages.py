@@ -330,8 +330,7 @@ def _on_mismatch(group: GroupState, peer: Peer, rank: int, seen: Mismatch) -> No
     if seen.epoch != group.epochs.in_force and group.state is not JobState.REATTACHING:
         return  # of an older epoch: who still sees it says so again (rule R1)
     if seen.states and seen.position.version == MAX_VERSION:  # no checkpoint follows that one
-        group.drop(peer.conn, "it compared states of a version that cannot be")
-        _after_loss(group, rank, f"worker {peer.hello.worker_id} sent an impossible mismatch")
+        _drop_for(group, peer, rank, "an impossible mismatch")
         return
     own = Side(rank, seen.position, seen.signature, seen.site)
     other = Side(
@@ -404,7 +403,10 @@ def on_lost(group: GroupState, conn: int, reason: str) -> None:
     rank = group.members.rank_of_conn(conn)
     note_gone(group, peer)
     group.forget(conn)
-    _after_loss(group, rank, f"lost worker {peer.hello.worker_id}: {reason}")
+    name, is_told = peer.hello.worker_id, group.state is JobState.OVER
+    if rank in group.durable.closed_ranks and (not is_told or group.end.awaits_record):
+        group.end.gone |= {name} - set(group.durable.supervised)  # else its launcher knows more
+    _after_loss(group, rank, f"lost worker {name}: {reason}")
 
 
 def _after_loss(

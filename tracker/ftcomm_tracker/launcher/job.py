@@ -34,8 +34,8 @@ class Job(Protocol):
     def misses(self, worker_id: str) -> bool:
         """True while there is a place for that worker, and none of its processes is connected."""
 
-    def ended_as_spare(self, worker_id: str, pid: int) -> bool:
-        """True if the process `pid` of that worker had no rank when its connection ended."""
+    def had_rank(self, worker_id: str, pid: int) -> bool | None:
+        """Tell whether its process `pid` had a rank when it ended; None if that is not known."""
 
     def has_rank(self, worker_id: str) -> bool:
         """True if that worker has a place in the group, whether it is connected or not."""

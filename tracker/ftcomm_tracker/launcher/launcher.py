@@ -9,7 +9,6 @@ job is over, and how, is the tracker's word alone.
 """
 
 import math
-import os
 import platform
 import signal
 from collections.abc import AsyncIterator, Mapping
@@ -67,7 +66,7 @@ from ftcomm_tracker.launcher.restart_policy import (
     describe_exit,
     is_killed,
 )
-from ftcomm_tracker.launcher.signals import end_signals, user_signals
+from ftcomm_tracker.launcher.signals import end_signals, unless_ignored, user_signals
 from ftcomm_tracker.launcher.spare_roles import StartedRoles
 from ftcomm_tracker.launcher.worker_output import forward_output
 
@@ -136,15 +135,17 @@ def _begins_as_spare(options: LaunchOptions, job: Job, roles: StartedRoles, work
 def _is_told_otherwise(
     options: LaunchOptions, job: Job, child: Child, status: int, decision: Decision
 ) -> bool:
-    """True if another message says what comes of this exit: a recovery's, or the job's end."""
+    """True if a recovery, the job's end or the script's traceback says what this exit means."""
     match decision:
         case GiveUp():
             return not is_spare(options, job, child.worker_id)
         case RestartAfter():
             if status == RolledBackError.exit_code:
                 return True
-            has_rank = options.keeps_places and job.has_rank(child.worker_id)
-            return has_rank and not job.ended_as_spare(child.worker_id, child.process.pid)
+            has_lost = job.had_rank(child.worker_id, child.process.pid)
+            if has_lost is None:  # it has not joined: its rank waits for it, if it has one
+                has_lost = job.has_rank(child.worker_id)
+            return options.keeps_places and (has_lost or child.traceback.is_whole)
         case _:
             return False
 
@@ -161,10 +162,11 @@ def _tell_pid(
         job.post(Supervised(worker_id, host, pid, 0.0))
 
 
-def _is_told(job: Job, child: Child) -> bool:
-    """True if the job has ended by an error of the script, and the process's own is shown."""
+def _is_told(options: LaunchOptions, job: Job, child: Child) -> bool:
+    """True of a spare, and where the script's error has ended the job, and the child's is shown."""
     ended_by = "" if job.outcome is None else job.outcome.error
-    return ended_by == ScriptFailedError.__name__ and child.traceback.is_whole
+    by_script = ended_by == ScriptFailedError.__name__ and child.traceback.is_whole
+    return by_script or is_spare(options, job, child.worker_id)
 
 
 def _show_tracebacks(tracebacks: EqualTracebacks, console: Console, number: int) -> None:
@@ -243,9 +245,8 @@ class Launcher:
         # Where a parent has had it ignored, the kernel would reap workers, and keep their statuses.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         try:
-            with trio.open_signal_receiver(
-                *end_signals(), *user_signals(), signal.SIGTSTP
-            ) as signals:
+            stop = unless_ignored(signal.SIGTSTP)
+            with trio.open_signal_receiver(*end_signals(), *user_signals(), *stop) as signals:
                 async with trio.open_nursery() as background:
                     self._background = background
                     background.start_soon(self._obey_signals, signals)
@@ -370,11 +371,10 @@ class Launcher:
         return self._job.has_closed(worker_id)
 
     def _show_traceback(self, child: Child, status: int) -> None:
-        """Show the traceback that ended a process, a moment later: others may have the same.
-
-        `RolledBackError` is none that anybody has to act on: the job goes on.
-        """
-        if status == RolledBackError.exit_code and child.traceback.is_of_ftcomm:
+        """Show the traceback that ended a process, a moment later: others may have the same."""
+        # Another process has told the error of the script, or the job goes on.
+        is_of_job = status in (RolledBackError.exit_code, ScriptFailedError.exit_code)
+        if is_of_job and child.traceback.is_of_ftcomm and not child.traceback.causes:
             child.traceback.release()
         rest = self._tracebacks.add(child.worker_id, child.traceback)
         self._console.show_of_all([child.worker_id], 2, rest)
@@ -396,11 +396,7 @@ class Launcher:
         await self._hear_tracker()  # what the worker said last counts
         why_again = await self._why_again(worker_id, status)
         if self._no_more_starts.is_set():
-            if (
-                status != 0
-                and not (self._caught or _is_told(self._job, child))
-                and not is_spare(self._options, self._job, worker_id)
-            ):
+            if status != 0 and not (self._caught or _is_told(self._options, self._job, child)):
                 # Of a job that has failed its end says why.
                 failed = self._job.outcome is not None and not self._job.outcome.ok
                 tell = self._console.say if failed else self._console.warn
@@ -416,7 +412,7 @@ class Launcher:
             now=trio.current_time(),
             missed=bool(why_again),
             error=error,
-            as_spare=self._job.ended_as_spare(worker_id, child.process.pid),
+            as_spare=self._job.had_rank(worker_id, child.process.pid) is False,
             replaced=is_spare(self._options, self._job, worker_id),
             deserted=not any(map(self._job.is_connected, self._policy.workers)),
         )
@@ -490,7 +486,11 @@ class Launcher:
         async for number in signals:
             if number == signal.SIGTSTP:
                 self._signal_all(signal.SIGSTOP)
-                os.kill(os.getpid(), signal.SIGSTOP)  # until the shell sends SIGCONT
+                # Its own action: nobody would continue an orphaned group, which the kernel does
+                # not stop.  Sent to this thread, so that it stops before the next line.
+                handler = signal.signal(number, signal.SIG_DFL)
+                signal.raise_signal(number)
+                signal.signal(number, handler)
                 self._signal_all(signal.SIGCONT)
                 continue
             if number in user_signals():
@@ -506,7 +506,9 @@ class Launcher:
             for scope in self._hearing:
                 scope.cancel()
             self._console.announce(f"{signal.Signals(number).name}: ending the workers")
-            self._background.start_soon(self._terminate)
+            # An only worker gets Ctrl-C itself, as without a launcher.
+            as_is = number == signal.SIGINT and _is_alone(self._options)
+            self._background.start_soon(self._terminate, number if as_is else signal.SIGTERM)
 
     def kill(self, worker_id: str) -> bool:
         """Kill a worker's process, which is started again as after any death.
@@ -583,8 +585,8 @@ class Launcher:
                     child.signal_group(number)
             await trio.sleep(self._options.grace_s)
 
-    async def _terminate(self) -> None:
-        self._signal_all(signal.SIGTERM)
+    async def _terminate(self, number: int = signal.SIGTERM) -> None:
+        self._signal_all(number)
         await trio.sleep(self._options.grace_s)
         self._signal_all(signal.SIGKILL)
 

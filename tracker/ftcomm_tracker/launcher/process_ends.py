@@ -7,13 +7,13 @@ from ftcomm_tracker.launcher.job import Job
 from ftcomm_tracker.launcher.processes.child_process import Child
 from ftcomm_tracker.launcher.processes.departure import leave_grace_s
 from ftcomm_tracker.launcher.processes.script_errors import ScriptError
-from ftcomm_tracker.launcher.restart_policy import NEVER_JOINED
+from ftcomm_tracker.launcher.restart_policy import NEVER_CLOSED, NEVER_JOINED
 
 
 def script_error(child: Child, status: int) -> ScriptError | None:
     """The error by which the script ended, if one is known."""
-    if status == 0 and not child.departure.has_joined:
-        return ScriptError(NEVER_JOINED)
+    if status == 0:
+        return ScriptError(NEVER_CLOSED if child.departure.has_joined else NEVER_JOINED)
     if not child.was_ended:
         return child.traceback.error_of(status)
     # It was killed while it waited for a thread, after its error.  One of this library's has its

@@ -150,11 +150,10 @@ class RemoteJob:
         assert worker_id == self._worker_id
         return not self._attached or self._standing is None or self._standing.connected
 
-    def ended_as_spare(self, worker_id: str, pid: int) -> bool:
-        """False: a supervisor is not told whether its worker has a rank."""
+    def had_rank(self, worker_id: str, pid: int) -> None:
+        """None: a supervisor is not told whether its worker has a rank."""
         assert worker_id == self._worker_id
         assert pid > 0
-        return False
 
     def standing_of(self, worker_id: str, number: int) -> WorkerStatusReply:
         """The newest answer, as number `number`; without one a worker of which nothing is known."""

@@ -38,6 +38,7 @@ from ftcomm.protocol.position import START, Position
 from ftcomm_tracker.launcher.processes.script_errors import ScriptError
 
 NEVER_JOINED = "ended with status 0 and never called ftcomm.init()"
+NEVER_CLOSED = "ended with status 0 without close(): leave `with ftcomm.init()` by its end"
 MAX_LAST_LINE = 300  # characters of a worker's last line, which records and errors repeat
 # A crash loop at one place ends within minutes; spot nodes are lost a few times in an hour.
 MAX_RESTARTS = 20
@@ -239,7 +240,9 @@ class RestartPolicy:
         """True if `error` ended a process of each worker while the job stood where it is."""
         newest = [self._deaths[worker].error for worker in self.workers if worker in self._deaths]
         is_common = newest == [(error, self._best)] * len(self.workers)
-        return is_common and len(self.workers) > 1 and not error.may_pass
+        # A handler of SIGTERM may have ended all with status 0: that counts when it comes again.
+        may_pass = error.may_pass or error.text == NEVER_CLOSED
+        return is_common and len(self.workers) > 1 and not may_pass
 
     def _after_death(
         self, worker: str, status: int, now: float, error: ScriptError | None
@@ -293,12 +296,8 @@ def describe_exit(status: int, memory: str = "", *, joined: bool = True) -> str:
             return f"was killed by {signal.Signals(-status).name}{why}"
         except ValueError:
             return f"was killed by signal {-status}"
-    if status == 0 and not joined:
-        return NEVER_JOINED
     if status == 0:
-        return (
-            "ended with status 0 but never closed its communicator (`with ftcomm.init() as comm:`)"
-        )
+        return NEVER_CLOSED if joined else NEVER_JOINED
     meaning = f" ({_MEANINGS[status]})" if status in _MEANINGS else ""
     return f"exited with status {status}{meaning}{why}"
 

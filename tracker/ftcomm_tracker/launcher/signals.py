@@ -17,9 +17,12 @@ def end_signals() -> tuple[signal.Signals, ...]:
 
     Under ``nohup`` SIGHUP is ignored, and stays so: the job outlives its terminal.
     """
-    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
-        return (signal.SIGINT, signal.SIGTERM)
-    return (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    return (signal.SIGINT, signal.SIGTERM, *unless_ignored(signal.SIGHUP))
+
+
+def unless_ignored(number: signal.Signals) -> tuple[signal.Signals, ...]:
+    """The signal, or nothing where a parent has had it ignored."""
+    return () if signal.getsignal(number) == signal.SIG_IGN else (number,)
 
 
 def user_signals() -> tuple[signal.Signals, ...]:

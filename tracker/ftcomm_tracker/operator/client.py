@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import AsyncGenerator
+from typing import TypeVar
 
 import trio
 
@@ -12,13 +13,14 @@ from ftcomm.protocol.messages import ControlMessage
 from ftcomm_tracker.server.connections.authentication import prove
 from ftcomm_tracker.server.connections.listener import join_address
 
+Answer = TypeVar("Answer", bound=ControlMessage)
 ANSWER_WITHIN_S = 10.0  # a tracker that is up answers in milliseconds; twice its own deadlines
 
 
 async def ask_tracker(
-    address: tuple[str, int], token: bytes, request: ControlMessage
-) -> ControlMessage:
-    """Send one operator's request to the tracker at `address` and return its answer.
+    address: tuple[str, int], token: bytes, request: ControlMessage, kind: type[Answer]
+) -> Answer:
+    """Send one operator's request to the tracker at `address`, and return its answer of `kind`.
 
     Raises:
         TrackerLostError: nobody answers there.
@@ -29,7 +31,7 @@ async def ask_tracker(
     try:
         with trio.fail_after(ANSWER_WITHIN_S):
             async with open_operator(address, token) as stream:
-                return await Conversation(stream).ask(request)
+                return await Conversation(stream).ask(request, kind)
     except AuthenticationError:  # an OSError too, of a tracker that is there
         raise
     except (OSError, trio.BrokenResourceError) as error:
@@ -62,16 +64,18 @@ class Conversation:
         self._stream = stream
         self._decoder = Decoder()
 
-    async def ask(self, request: ControlMessage) -> ControlMessage:
+    async def ask(self, request: ControlMessage, kind: type[Answer]) -> Answer:
         """Send a request and return its answer.
 
         Raises:
-            ProtocolError: the tracker ends the connection, or answers what is no message.
+            ProtocolError: the tracker ends the connection, or answers something else.
         """
         await self._stream.send_all(encode(request))
         while data := await self._stream.receive_some():
             for message in self._decoder.feed(data):
-                return message
+                if isinstance(message, kind):
+                    return message
+                raise ProtocolError(f"the tracker answered with {type(message).__name__}")
         raise ProtocolError("the tracker ended the connection without an answer")
 
 

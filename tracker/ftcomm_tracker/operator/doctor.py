@@ -19,16 +19,13 @@ import ftcomm
 from ftcomm.config.environment import WILDCARDS, WorkerOptions, parse_endpoint, read_token
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.config.memory_limits import memory_limit
+from ftcomm.durable.opening import open_store, probe
 from ftcomm.errors import ConfigError, FtcommError
 from ftcomm.protocol.operator_messages import DialBack, DialedBack, StatusReply, StatusRequest
 from ftcomm_tracker.core.reporting.status import standby_line, store_line
 from ftcomm_tracker.core.reporting.text_table import texts_by_kind
 from ftcomm_tracker.operator.client import Conversation, open_conversation
-from ftcomm_tracker.operator.machine_checks import (
-    is_clock_synchronised,
-    reachable_addresses,
-    why_not_usable,
-)
+from ftcomm_tracker.operator.machine_checks import is_clock_synchronised, reachable_addresses
 from ftcomm_tracker.server.connections.listener import join_address
 
 CONNECT_WITHIN_S = 5.0
@@ -48,6 +45,9 @@ TEXTS = texts_by_kind("""
 versions: ftcomm {here}, Python {python}, numpy {numpy}
 versions fail: ftcomm {here}, Python {python}, and no numpy
   > install numpy for this Python
+core: arrays within a host are reduced by the core: {kind} ({why})
+core fail: {cause}
+  > {remedy}
 descriptors: {limit} open files
 descriptors warn: only {limit} open files are allowed
   > ulimit -n {few}, or LimitNOFILE= in the unit, for jobs of many workers
@@ -148,7 +148,10 @@ async def examine(options: WorkerOptions, checkpoint: str = "") -> list[Check]:
     if checkpoint:
         checks.append(await trio.to_thread.run_sync(check_create_only, checkpoint))
     if options.routes is not None:
-        checks += check_worker(options)
+        checks.append(
+            _check("worker_id", options.worker_id is not None, worker_id=options.worker_id)
+        )
+        checks.append(check_token(options.token_file))
         for host, port in options.routes:
             checks += [check async for check in _examine_route(options, host, port)]
     return checks
@@ -164,10 +167,14 @@ def check_machine() -> Iterator[Check]:
         yield _check("versions", "ok", numpy=version("numpy"), **here)
     except PackageNotFoundError:
         yield _check("versions", "fail", **here)
+    else:
+        yield check_core()
     yield check_descriptors(_open_files_limit())
     there = _SHARED_MEMORY.is_dir()
     yield check_shared_memory(shutil.disk_usage(_SHARED_MEMORY).free if there else None)
-    yield check_memory(memory_limit(), JobSettings().log_limit)
+    memory, log_limit = memory_limit(), JobSettings().log_limit
+    facts = {"memory": memory >> 20, "limit": log_limit >> 20}
+    yield _check("results_memory", memory >= log_limit, **facts)
     addresses = ", ".join(reachable_addresses())
     yield _check("addresses", bool(addresses), addresses=addresses)
     kept = is_clock_synchronised()
@@ -175,24 +182,26 @@ def check_machine() -> Iterator[Check]:
     yield _check("clock_service", kept is not False, state=state)
 
 
-def check_memory(memory: int, log_limit: int) -> Check:
-    """The bytes that processes here may use, against those of one worker's results."""
-    facts = {"memory": memory >> 20, "limit": log_limit >> 20}
-    return _check("results_memory", memory >= log_limit, **facts)
+def check_core() -> Check:
+    """The code that reduces arrays within a host, and why it is this one."""
+    core = importlib.import_module("ftcomm.core")  # needs numpy, which no tracker imports
+    try:
+        kind, why = core.which()
+    except ConfigError as error:
+        return _check("core", "fail", cause=error.cause, remedy=error.remedy)
+    return _check("core", "ok", kind=kind, why=why)
 
 
 def check_create_only(url: str) -> Check:
-    """The store's create-only put, by which two trackers cannot both lead a job."""
-    error = why_not_usable(url)
-    if error is None:
-        return _check("create_only", "ok", url=url)
-    return _check("create_only", "fail", cause=error.cause, remedy=error.remedy or None)
+    """The store's create-only put, by which two trackers cannot both lead a job.
 
-
-def check_worker(options: WorkerOptions) -> Iterator[Check]:
-    """Everything that a worker for this tracker is given."""
-    yield _check("worker_id", options.worker_id is not None, worker_id=options.worker_id)
-    yield check_token(options.token_file)
+    Writes one object, tries to write it again, and deletes it.
+    """
+    try:
+        probe(open_store(url))
+    except FtcommError as error:
+        return _check("create_only", "fail", cause=error.cause, remedy=error.remedy or None)
+    return _check("create_only", "ok", url=url)
 
 
 def _open_files_limit() -> int:
@@ -264,10 +273,9 @@ async def _examine_tracker(
     try:
         with trio.fail_after(ANSWER_WITHIN_S):
             talk = await open_conversation(stream, token)
-            reply = await talk.ask(StatusRequest())
+            reply = await talk.ask(StatusRequest(), StatusReply)
     except _FAILURES as error:
         return [_refused(error)]
-    assert isinstance(reply, StatusReply)
     document: dict[str, Any] = json.loads(reply.document)
     here, there = ftcomm.__version__, str(document["version"])
     apart_s = abs(time.time() - float(document["now"]))  # the answer may be a round trip old
@@ -328,8 +336,7 @@ async def _examine_listening(
         nonce = os.urandom(NONCE_BYTES)
         try:
             with trio.fail_after(ANSWER_WITHIN_S):
-                reply = await talk.ask(DialBack(port, nonce))
-                assert isinstance(reply, DialedBack)
+                reply = await talk.ask(DialBack(port, nonce), DialedBack)
                 heard = not reply.cause and await _hear(sock, nonce)
         except _FAILURES as error:
             return [listening, _refused(error)]

@@ -14,7 +14,7 @@ from ftcomm.durable.opening import open_store
 from ftcomm.errors import FtcommError
 from ftcomm.protocol.position import START, Position
 from ftcomm_tracker.core.durable_state import Durable
-from ftcomm_tracker.core.reporting.incident_words import how_text, workers_text
+from ftcomm_tracker.core.reporting.incident_words import how_text, named
 from ftcomm_tracker.core.reporting.status import SCHEMA
 from ftcomm_tracker.core.roster import Roster
 from ftcomm_tracker.server.connections.listener import join_address
@@ -118,7 +118,7 @@ def happened_lines(incident: Mapping[str, Any]) -> Iterator[str]:
         yield f"who       worker {death['worker']}, {process}: {how_text(str(death['how']))}"
     if not causes:
         names = incident["victims"]
-        who = f"{workers_text(names)}: " if names else ""
+        who = f"{named('worker', names)}: " if names else ""
         yield f"who       {who}{incident['reason']}"
     clock = _clock(incident.get("wall_started"))
     if not incident["completed"]:

@@ -6,9 +6,6 @@ import ipaddress
 import socket
 import sys
 
-from ftcomm.durable.opening import open_store, probe
-from ftcomm.errors import FtcommError
-
 _FAR = (("192.0.2.1", socket.AF_INET), ("2001:db8::1", socket.AF_INET6))  # for documents, RFC 5737
 _TIMEX_BYTES = 512  # twice what Linux has; zeros ask, and change nothing
 _UNSYNCHRONISED = 5  # TIME_ERROR of adjtimex(2)
@@ -41,16 +38,4 @@ def is_clock_synchronised() -> bool | None:
         with contextlib.suppress(OSError, AttributeError):
             state: int = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
             return None if state < 0 else state != _UNSYNCHRONISED
-    return None
-
-
-def why_not_usable(url: str) -> FtcommError | None:
-    """The error by which a store is no store for checkpoints; None for a good one.
-
-    Writes one object, tries to write it again, and deletes it.
-    """
-    try:
-        probe(open_store(url))
-    except FtcommError as error:
-        return error
     return None

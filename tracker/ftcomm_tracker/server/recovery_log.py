@@ -4,11 +4,12 @@ import json
 import logging
 import time
 from collections import deque
-from collections.abc import Collection
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ftcomm.errors import ScriptFailedError
+from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.events import Incident
 from ftcomm_tracker.core.reporting.incident_words import incident_words
 from ftcomm_tracker.core.reporting.status import incident_line
@@ -20,21 +21,22 @@ SHOWN_INCIDENTS = 10  # as many as a running tracker shows
 log = logging.getLogger("ftcomm_tracker")
 
 
-def record_incident(
-    state_dir: Path, incident: Incident, places: Collection[str], *, now: float
-) -> None:
+def record_incident(state_dir: Path, incident: Incident, durable: Durable, *, now: float) -> None:
     """Append `incident`, with the wall time at which it began, and log it in words.
 
     Args:
         state_dir: where the record is.
         incident: the recovery.
-        places: ids of the workers that have a rank.
+        durable: of the job, with the places after it.
         now: on the clock of `incident`.
     """
     record = incident.to_dict()
     outcome = "recovered" if record["completed"] else "not recovered"
     log.info("%s, %s", outcome, incident_line(record))
-    log.warning("%s", incident_words(record, places))
+    decision = durable.fatal_decision
+    # The error of a script that ends the job within a recovery is told as the end of the job.
+    if decision is None or decision.error != ScriptFailedError.__name__:
+        log.warning("%s", incident_words(record, [place.worker_id for place in durable.places]))
     began = time.time() - (now - incident.started_at)
     path = state_dir / INCIDENTS_FILE
     try:
@@ -57,11 +59,11 @@ def record_progress(state_dir: Path, record: dict[str, Any]) -> bool:
     return True
 
 
-def last_incidents(state_dir: Path) -> list[dict[str, Any]]:
+def last_incidents(state_dir: Path, most: int | None = SHOWN_INCIDENTS) -> list[dict[str, Any]]:
     """The last recoveries that are recorded in `state_dir`; lines that are none are left out."""
     try:
         with (state_dir / INCIDENTS_FILE).open(encoding="utf-8", errors="replace") as file:
-            lines = deque(file, maxlen=SHOWN_INCIDENTS)
+            lines = deque(file, maxlen=most)
     except OSError:  # there was no recovery; or a record for people cannot be read
         return []
     return [incident for incident in map(_incident, lines) if incident is not None]

@@ -186,9 +186,9 @@ class Server:
         """True while there is a place for that worker, and none of its processes is connected."""
         return self._roster.misses(worker_id)
 
-    def ended_as_spare(self, worker_id: str, pid: int) -> bool:
-        """True if the process `pid` of that worker had no rank when its connection ended."""
-        return self._roster.ended_as_spare(worker_id, pid)
+    def had_rank(self, worker_id: str, pid: int) -> bool | None:
+        """Tell whether its process `pid` had a rank when it ended; None if that is not known."""
+        return self._roster.had_rank(worker_id, pid)
 
     def has_rank(self, worker_id: str) -> bool:
         """True if that worker has a place in the group, whether it is connected or not."""
@@ -351,9 +351,8 @@ class Server:
             case Note(level, text):
                 log.log(_LEVELS.get(level, logging.INFO), "%s", text)
             case IncidentClosed(incident):
-                places = [place.worker_id for place in self._roster.durable.places]
-                now = trio.current_time()
-                record_incident(self._state_dir.path, incident, places, now=now)
+                durable, now = self._roster.durable, trio.current_time()
+                record_incident(self._state_dir.path, incident, durable, now=now)
             case (
                 PutSeries()
                 | PutVersion()
@@ -383,10 +382,8 @@ class Server:
         decision = durable.fatal_decision
         if decision is not None and decision.error == RolledBackError.__name__:
             return  # the job goes on
-        if durable.fatal_decision is not None:
-            self.outcome = JobEnded(
-                False, durable.fatal_decision.error, durable.fatal_decision.cause
-            )
+        if decision is not None:
+            self.outcome = JobEnded(False, decision.error, decision.cause)
         elif durable.final_version >= 0 and not self._roster.awaits_end_record:
             self.outcome = JobEnded(True)
         if self.outcome is not None and not self.over.is_set():

@@ -1,10 +1,12 @@
 """One attempt of a simulated rank to execute a collective over the links of the present epoch."""
 
-from collections.abc import Callable, Generator
+import functools
+import operator
+from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ftcomm.collectives.schedules.pairwise_exchange import shift
-from ftcomm.collectives.schedules.schedule import NOBODY, Reduce, Schedule
+from ftcomm.collectives.schedules.schedule import NOBODY, Levels, Reduce, Schedule
 from ftcomm.collectives.selection import schedule_for
 from ftcomm.protocol.frame_header import FrameHeader
 from ftcomm.protocol.position import Position
@@ -59,6 +61,8 @@ def run(
     base: int,
 ) -> Thread:
     """Run `schedule`, its frames numbered from `base`; None if the attempt has failed."""
+    if schedule.levels is not None:
+        return (yield from _levels(process, schedule.levels, signature, source, base))
     core = process.core
     epoch, position = process.turn = core.view.epoch, core.progress.position
     process.require(
@@ -68,14 +72,40 @@ def run(
         process.net.connect(process, peer)
     if not (yield from _linked(process, schedule, base)):
         return None
-    work = yield from _steps(process, schedule, source, base, (epoch, position, signature))
+    work: list[Any] = [0] * schedule.recvbuf_count
+    steps = functools.partial(_steps, process, base, (epoch, position, signature))
+    if not schedule.rounds:
+        return (yield from steps(schedule, source, work))
+    for one in schedule.rounds:
+        rows = [0] * one.row * schedule.world_size
+        for part, given, into in ((one.gather, source, rows), (one.spread, work, work)):
+            if (yield from steps(part, given, into)) is None:
+                return None
+        columns = zip(*one.operands(source, rows), strict=True)
+        work[one.lo : one.hi] = [functools.reduce(operator.add, column) for column in columns]
     return work
+
+
+def _levels(
+    process: "SimulatedProcess",
+    levels: Levels,
+    signature: bytes,
+    source: tuple[Any, ...],
+    base: int,
+) -> Thread:
+    work = yield from run(process, levels.within, signature, source, base)
+    for part in levels.behind:
+        block = None if work is None else tuple(work[levels.lo : levels.hi])
+        done = None if block is None else (yield from run(process, part, signature, block, base))
+        if done is None or part is levels.spread:
+            return done
+        work[levels.lo : levels.hi] = done
 
 
 def _linked(process: "SimulatedProcess", schedule: Schedule, base: int) -> Thread:
     """Wait until every peer of the schedule is connected; False if the epoch has ended."""
     epoch = process.core.view.epoch
-    process.step, process.blocked_since = base - 1, process.world.now
+    process.step, process.blocked_since = base + schedule.first_tag - 1, process.world.now
     try:
         while True:
             process.blocked_on = tuple(
@@ -92,13 +122,13 @@ def _linked(process: "SimulatedProcess", schedule: Schedule, base: int) -> Threa
 
 def _steps(
     process: "SimulatedProcess",
-    schedule: Schedule,
-    source: tuple[Any, ...],
     base: int,
     header: tuple[int, Position, bytes],
+    schedule: Schedule,
+    source: Sequence[Any],
+    work: list[Any],
 ) -> Thread:
     epoch, position, signature = header
-    work: list[Any] = [0] * schedule.recvbuf_count
     for copy in schedule.copies:
         work[copy.work_lo : copy.work_lo + copy.source_hi - copy.source_lo] = source[
             copy.source_lo : copy.source_hi

@@ -7,7 +7,7 @@ from ftcomm.protocol.durable.store_messages import ObjectWritten
 from ftcomm.protocol.host_groups import Grouping
 from ftcomm.protocol.messages import FatalDecision
 from ftcomm.protocol.position import PRELUDE
-from ftcomm_tracker.core.durable.store_facts import StoreFacts
+from ftcomm_tracker.core.durable.store_facts import ExpectedDigest, StoreFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,7 @@ class ChainFacts:
         epochs: of the newest attempt, oldest first; of trackers with a standby alone.
         ended: the end of the newest attempt, likewise.
         first_nonce: by which the tracker of attempt 1 knows its records; empty in an empty chain.
+        expected: of the newest attempt, see `StoreFacts`; where it is taken up from the store.
     """
 
     length: int = 0
@@ -71,6 +72,7 @@ class ChainFacts:
     epochs: tuple[EpochRecord, ...] = ()
     ended: EndedRecord | None = None
     first_nonce: bytes = b""
+    expected: ExpectedDigest | None = None
 
     @property
     def newest_attempt(self) -> int:
@@ -107,6 +109,7 @@ class ChainFacts:
             is_begun=attempt in [each.attempt for each in self.attempts],
             is_finished=self.finished > PRELUDE,
             parent_version=self._version_of(parent),
+            expected=self.expected,
         )
 
     def _version_of(self, record: int) -> int:

@@ -8,9 +8,7 @@ from ftcomm.protocol.durable.store_messages import (
     RestoreFailed,
     WriteFailed,
 )
-from ftcomm.protocol.messages import (
-    Fenced,
-)
+from ftcomm.protocol.messages import Fenced
 from ftcomm_tracker.core.durable.versions import ALL, Outbox
 from ftcomm_tracker.core.epochs import end_with_error, tell_end, tell_finished, try_plan
 from ftcomm_tracker.core.events import (

@@ -18,6 +18,7 @@ from ftcomm.protocol.durable.store_messages import (
     WriteObjects,
 )
 from ftcomm.protocol.position import PRELUDE
+from ftcomm.protocol.signature import USUAL_CAUSE
 from ftcomm_tracker.core.durable.pending_version import (
     PRELUDE_KIND,
     RETRY_S,
@@ -27,7 +28,6 @@ from ftcomm_tracker.core.durable.pending_version import (
 )
 from ftcomm_tracker.core.durable.store_facts import StoreFacts
 from ftcomm_tracker.core.events import PutNextDigest, PutVersion
-from ftcomm_tracker.core.reporting.mismatch import USUAL_CAUSE
 
 # Members commit a version within milliseconds of each other, and pack it at the same speed. Who is
 # later than this has no part of the state to write.

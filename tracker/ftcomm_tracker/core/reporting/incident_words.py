@@ -5,15 +5,16 @@ They name workers, steps and seconds: a step is one ``checkpoint()`` of the scri
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from textwrap import shorten
 from typing import Any
 
 from ftcomm.config.plurals import counted
 
-MAX_NAMED = 8  # workers or causes of one line
+MAX_NAMED = 8  # workers, ranks or causes of one line
 _WORKERS_BY_CAUSE = 3  # groups of victims that ended in different ways
 _ERROR_CHARS = 160  # of the line by which a process ended; its traceback has been printed
 _KILLED = re.compile(r"was killed by (SIG\w+)")
-_EXITED = re.compile(r"(exited with status \d+)(?: \(\w+\))?: (.*)", re.DOTALL)
+_EXITED = re.compile(r"(exited with status \d+)(?: \(\w+\))?: (?:\[rank\d+\]: )*(.*)", re.DOTALL)
 _REASON = re.compile(r"(?:lost )?worker \S+?:? (?P<how>.*?)(?: \(rank \d+\))?", re.DOTALL)
 
 Row = Mapping[str, Any]
@@ -74,7 +75,7 @@ def _losses(incident: Row) -> str:
     groups: dict[str, list[str]] = {}
     for worker in sorted(victims, key=lambda name: (len(name), name)):
         groups.setdefault(how.get(worker, "lost"), []).append(worker)
-    shown = [f"{workers_text(names)} {way}" for way, names in groups.items()]
+    shown = [f"{named('worker', names)} {way}" for way, names in groups.items()]
     more = len(shown) - _WORKERS_BY_CAUSE
     return "; ".join([*shown[:_WORKERS_BY_CAUSE], *([f"{more} more"] if more > 0 else [])])
 
@@ -83,13 +84,13 @@ def how_text(how: str) -> str:
     """Shorten how a process ended: ``killed (SIGKILL)``, ``exited with status 1 (KeyError)``."""
     how = _KILLED.sub(r"killed (\1)", how)
     found = _EXITED.fullmatch(how)
-    return f"{found[1]} ({found[2][:_ERROR_CHARS]})" if found else how
+    return f"{found[1]} ({shorten(found[2], _ERROR_CHARS, placeholder=' ...')})" if found else how
 
 
-def workers_text(names: Sequence[str]) -> str:
-    """``worker 1``, ``workers 1, 2``; at most `MAX_NAMED` are named."""
+def named(noun: str, names: Sequence[object]) -> str:
+    """``rank 1``, ``ranks 1, 2``; beyond `MAX_NAMED` it says how many more there are."""
     more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    return f"worker{'s' * (len(names) > 1)} {', '.join(names[:MAX_NAMED])}{more}"
+    return f"{noun}{'s' * (len(names) > 1)} {', '.join(map(str, names[:MAX_NAMED]))}{more}"
 
 
 def done_text(seconds: float, version: int, restarts: int) -> str:

@@ -11,6 +11,7 @@ from ftcomm.config.plurals import counted
 from ftcomm.protocol.messages import Calls, Leaf, Leaves
 from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.protocol.signature import (
+    USUAL_CAUSE,
     Kind,
     agree,
     differing_fields,
@@ -19,11 +20,11 @@ from ftcomm.protocol.signature import (
     signature_text,
 )
 from ftcomm_tracker.core.mismatch_inquiry import Evidence, Side
+from ftcomm_tracker.core.reporting.incident_words import named
 
 _LOAD = bytes([Kind.LOAD])  # what a signature of load_checkpoint() begins with
 MOST_GROUPS = 3  # of ranks that called the same; a text that names more is read by nobody
 MOST_RANKS = 8  # that are named one by one
-USUAL_CAUSE = "the usual cause is a variable that is not in the checkpoint: add it to the state"
 OF_EACH_RANK = "what each rank has of its own is passed apart: checkpoint(state, local)"
 
 
@@ -131,7 +132,7 @@ class _Known:
         evidence, (usual, odd) = self.evidence, self._unequal()
         sides = [side for side in evidence.sides if side.rank in self.calls] or evidence.sides
         site = next((side.site for side in sides if side.site), "") or "an unknown line"
-        names = _ranks_text(usual), _ranks_text(odd)
+        names = named("rank", usual), named("rank", odd)
         parts = [f"ranks disagree about collective {evidence.position}: {names[0]} and {names[1]}"]
         parts[0] += f" passed different states to checkpoint() at {site}"
         parted = [
@@ -192,7 +193,7 @@ def _called(groups: Sequence[Sequence[Side]]) -> str:
 def _group_text(group: Sequence[Side]) -> str:
     first = group[0]
     ranks = sorted(side.rank for side in group if not side.log)
-    who = [_ranks_text(ranks)] if ranks else []
+    who = [named("rank", ranks)] if ranks else []
     who += [f"the earlier process of rank {side.rank}" for side in group if side.log]
     where = "" if first.log else f" at {first.site or 'an unknown line'}"
     return f"{' and '.join(who)} called {signature_text(first.signature)}{where}"
@@ -225,7 +226,7 @@ def _where(one: Sequence[Leaf], other: Sequence[Leaf], usual: str, odd: str) -> 
     inner = [p for p in unlike if not any(q != p and q.startswith(f"{p}[") for q in unlike)]
     path = inner[0]
     text = _how(path, ours, theirs, usual, odd)
-    return f"{text}; {len(inner) - 1} more parts differ" if len(inner) > 1 else text
+    return f"{text}; {counted(len(inner) - 1, 'more part')} too" if len(inner) > 1 else text
 
 
 def _how(
@@ -244,14 +245,3 @@ def _how(
     if any(p.startswith(f"{path}[") for p in ours):
         return f"the keys of {path} come in another order on {odd} than on {usual}"
     return f"{path} ({mine.what}) has other values on {odd} than on {usual}"
-
-
-# --- ranks --------------------------------------------------------------------------------------
-
-
-def _ranks_text(ranks: Sequence[int]) -> str:
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    names = ", ".join(map(str, ranks[:MOST_RANKS]))
-    more = f" and {len(ranks) - MOST_RANKS} more" if len(ranks) > MOST_RANKS else ""
-    return f"ranks {names}{more}"

@@ -16,6 +16,7 @@ from ftcomm_tracker.core.group_formation import MAX_ROWS, missing_list, missing_
 from ftcomm_tracker.core.group_state import GroupState, JobState, Peer
 from ftcomm_tracker.core.relay_routing import failing_rows, route_rows
 from ftcomm_tracker.core.reporting.lost_hosts import MAX_NAMED, host_text
+from ftcomm_tracker.core.reporting.text_table import aligned
 from ftcomm_tracker.core.spares import is_wanted_as_spare, spare_rows
 from ftcomm_tracker.core.standby.watch import Phase, Standby
 
@@ -421,11 +422,8 @@ COLUMNS: tuple[tuple[str, Callable[[Row], Any]], ...] = (
 
 def _member_lines(document: Row) -> Iterable[str]:
     if document["members"]:
-        rows = [[str(text(each)) for _, text in COLUMNS] for each in document["members"]]
-        rows.insert(0, [head for head, _ in COLUMNS])
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        yield ""
-        yield from ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+        rows = [[text(each) for _, text in COLUMNS] for each in document["members"]]
+        yield "\n" + aligned([[head for head, _ in COLUMNS], *rows])
     if document.get("members_left_out"):
         yield f"({counted(document['members_left_out'], 'member')} like these, or well: not shown)"
 

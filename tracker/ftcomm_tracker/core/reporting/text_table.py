@@ -1,4 +1,4 @@
-"""Tables of texts that name facts in braces, as `explain` and `doctor` say them; pure.
+"""Tables: of texts that name facts in braces, as `explain` and `doctor` say them; of cells.  Pure.
 
 Of each kind a line ``kind: what is said``, or ``kind! what is said`` of what nothing waits for;
 below it lines of evidence, and after ``>`` what to do.  A line that names an unknown fact is left
@@ -7,7 +7,7 @@ is left is said.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from string import Formatter
 from typing import Any
@@ -53,3 +53,10 @@ def _known(lines: tuple[str, ...], facts: Facts) -> Iterator[str]:
         for row in rows:
             if all(row.get(name) is not None for name in names):
                 yield template.format(**row)
+
+
+def aligned(rows: Sequence[Sequence[object]]) -> str:
+    """Lines of which each column is as wide as its widest cell."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in cells)

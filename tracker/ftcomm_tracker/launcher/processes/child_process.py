@@ -33,6 +33,10 @@ TAIL_LINES = 20  # of a worker's last words; a traceback is rarely longer
 _SCARCE = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 _PR_SET_PDEATHSIG = 1
 # loaded here: nothing may be imported after a fork
+if sys.platform != "win32":  # in a forked child it is too late for an import
+    import fcntl
+    import termios
+
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
@@ -74,7 +78,7 @@ class Child:
         departure: since when it has been out of the job, if it has.
         ended: set once its end has been seen.
         was_ended: the launcher has killed it because it had left the job.
-        was_terminated: it was sent SIGTERM, and has its time to end.
+        was_terminated: it was sent SIGTERM or SIGINT, and has its time to end.
         script_status: by which a start script has told how the worker ended; 0 for none.
         has_input: it reads the launcher's standard input.
     """
@@ -130,7 +134,7 @@ class Child:
 
     def signal_group(self, number: int) -> None:
         """Send a signal to the worker, its start script and everything that they started."""
-        self.was_terminated |= number == signal.SIGTERM
+        self.was_terminated |= number in (signal.SIGINT, signal.SIGTERM)
         if self.running:  # not reaped: the group's number is still ours
             _signal_group(self.process.pid, number)
 
@@ -167,8 +171,8 @@ def start_child(
 ) -> Child:
     """Start `command` as worker `worker_id`; with `has_input` it reads our standard input.
 
-    It has a session of its own, so that a terminal's signals reach the launcher alone; a terminal
-    that does not control its session can be read all the same.
+    It leads a process group, so that a terminal's signals reach the launcher alone.  The scheduler
+    shares a processor by sessions, so workers that wait for each other stay in the launcher's.
 
     To be called from the main thread only: the kernel's parent-death signal fires when the
     creating *thread* ends.
@@ -184,7 +188,7 @@ def start_child(
             stdin=None if has_input else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            start_new_session=True,
+            process_group=0,
             preexec_fn=partial(_prepare_worker, os.getpid()),  # noqa: PLW1509 - forks from one thread
         )
     except OSError as error:
@@ -227,13 +231,25 @@ def can_hand_on_input() -> bool:
         return error.errno != errno.EBADF  # else it is no terminal
 
 
+def _give_up_terminal() -> None:
+    assert sys.platform != "win32", "which has no workers"
+    with contextlib.suppress(OSError):  # there is none
+        terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
+        with contextlib.suppress(OSError):
+            fcntl.ioctl(terminal, termios.TIOCNOTTY)
+        os.close(terminal)
+
+
 def _prepare_worker(parent: int) -> None:
-    """In a forked child: ignore the user's signals, and end with the thread that is its parent.
+    """In a forked child: ignore some signals, and end with the thread that is its parent.
 
     A scheduler's warning must not end a script that has no handler for it, nor its start script.
+    Its group is in the background of a terminal, so it has none: a shell in it, or what asks for a
+    password, would stop there or try for ever.  An only worker may read its input all the same.
     """
     for number in user_signals():
         signal.signal(number, signal.SIG_IGN)
+    _give_up_terminal()
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it died before the line above
@@ -266,14 +282,12 @@ async def _wait_exit(process: WorkerProcess) -> None:
         # Not one of the 40 threads that trio lends to all: a job has more workers, and then nobody
         # could write to the console or look up a name until one of them ends.
         limiter = trio.CapacityLimiter(1)
-        await trio.to_thread.run_sync(
-            _block_until_exit, process, abandon_on_cancel=True, limiter=limiter
-        )
+        await trio.to_thread.run_sync(_status_of, process, abandon_on_cancel=True, limiter=limiter)
 
 
 def _status_of(process: WorkerProcess) -> int:
-    """Status of a process that has ended, without reaping it where the system can do that."""
-    if process.returncode is not None or not hasattr(os, "waitid"):
+    """Status of a process at its end, without reaping it where the system can do that."""
+    if process.returncode is not None or not hasattr(os, "waitid"):  # macOS before Python 3.13
         return process.wait()
     found = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     assert found is not None
@@ -285,10 +299,3 @@ def _open_pidfd(pid: int) -> int:
     if sys.platform == "linux":
         return os.pidfd_open(pid)
     raise OSError(errno.ENOSYS, "pidfd_open")
-
-
-def _block_until_exit(process: WorkerProcess) -> None:
-    if hasattr(os, "waitid"):
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    else:  # macOS before Python 3.13
-        process.wait()

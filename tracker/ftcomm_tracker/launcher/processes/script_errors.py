@@ -8,7 +8,7 @@ back at the end of a process's output, so that workers that fail by the same err
 import builtins
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ftcomm import errors
 from ftcomm.diagnostics.script_failures import OF_THE_ENVIRONMENT, without_addresses
@@ -44,19 +44,20 @@ class ScriptError:
     Attributes:
         text: the last line of the traceback, without memory addresses.
         place: file and line of the frame that raised it; empty if there was none.
+        behind: errors that it was made of: those that it is chained to, and a group's members.
     """
 
     text: str
     place: str = ""
+    behind: tuple[str, ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
         return f"{self.text} ({self.place})" if self.place else self.text
 
     @property
     def may_pass(self) -> bool:
-        """True of an `OSError` of Python's: all ranks may meet it now, and none later."""
-        kind = getattr(builtins, self.text.partition(":")[0], None)
-        return isinstance(kind, type) and issubclass(kind, OSError)
+        """True of an `OSError` of Python's, also behind it: all ranks may meet it only now."""
+        return any(map(_is_os_error, (self.text, *self.behind)))
 
 
 class TracebackReader:
@@ -66,14 +67,15 @@ class TracebackReader:
         lines: of the traceback, and of those that it is chained to; without memory addresses.
         essential: how many of them there are up to the error's own line; 0 before that line.
         holds: lines are held back.
+        causes: errors that the newest one is chained to.
     """
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.essential = 0
-        self._place = ""
-        self._text = ""
+        self._place = self._text = ""
         self._members: list[str] = []
+        self.causes: list[str] = []
         self._is_group = False
         self._last = ""
         self._held: list[bytes] = []
@@ -103,10 +105,11 @@ class TracebackReader:
     def error_of(self, status: int) -> ScriptError | None:
         """The error by which the script ended with exit status `status`, if it is known."""
         if status in _STATUSES and self.is_whole:
-            if any(map(_is_of_the_environment, (self._text, *self._members))):
+            behind = (*self.causes, *self._members)
+            if any(map(_is_of_the_environment, (self._text, *behind))):
                 return None
             members = f" [{'; '.join(self._members)}]" if self._members else ""
-            return ScriptError(self._text + members, self._place)
+            return ScriptError(self._text + members, self._place, behind)
         if status == _USAGE or (status == 1 and _NO_SCRIPT.match(self._last)):
             return ScriptError(self._last) if self._last else None
         return None
@@ -166,11 +169,17 @@ class TracebackReader:
         is_chained = self._is_reading and bool(written) and written[-1] in _CHAINED
         if not is_chained:
             self.lines = []
+        self.causes = [*self.causes, self._text, *self._members] if is_chained else []
         self.essential = 0
         self._place = self._text = ""
         self._members = []
         self._is_group = is_group
         return not is_chained
+
+
+def _is_os_error(text: str) -> bool:
+    kind = getattr(builtins, text.partition(":")[0], None)
+    return isinstance(kind, type) and issubclass(kind, OSError)
 
 
 def _is_of_the_environment(text: str) -> bool:

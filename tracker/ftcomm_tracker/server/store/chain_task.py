@@ -45,13 +45,7 @@ from ftcomm_tracker.core.durable.attempts import (
 from ftcomm_tracker.core.durable.chain_facts import ChainFacts
 from ftcomm_tracker.core.durable.store_facts import ExpectedDigest, StoreFacts
 from ftcomm_tracker.core.durable_state import Durable
-from ftcomm_tracker.core.events import (
-    ChainRead,
-    Event,
-    Overtaken,
-    PutNextDigest,
-    StoreSeen,
-)
+from ftcomm_tracker.core.events import ChainRead, Event, Overtaken, PutNextDigest, StoreSeen
 from ftcomm_tracker.core.rebuild.stored_job import attempt_to_hear
 from ftcomm_tracker.core.roster import Roster
 from ftcomm_tracker.core.standby.watch import journalled_roster
@@ -315,6 +309,7 @@ class ChainTask:
         await self._patiently(find_sign, self._store, job_id)
         await self._patiently(probe, self._store)
         chain = await self._patiently(self._read)
+        chain = await self._patiently(self._with_expected, chain)
         return ChainRead(chain, int(time.time() * 1e6), secrets.token_bytes(NONCE_BYTES))
 
     # --- beside another tracker ---------------------------------------------------------------
@@ -407,7 +402,7 @@ class ChainTask:
     def _look(self, beats: BeatWatch, chain: Chain) -> Event | None:
         """Look once; None where there is nothing to say."""
         leads, attempt, generation = self._leads, self._durable.attempt, self._generation
-        leader, is_silent, trouble = "", False, ""
+        leader, is_silent, trouble, facts = "", False, "", ChainFacts()
         try:
             if leads:
                 chain.look(attempt=attempt, generation=generation)
@@ -415,18 +410,18 @@ class ChainTask:
                 return None
             leader, is_silent = beats.look()
             chain.read()
-            epochs = chain_state(chain.links).epochs
-            self._beat.is_on = epochs[-1:] == (self._puts.claim,)
+            facts = facts_of(chain)
+            self._beat.is_on = facts.epochs[-1:] == (self._puts.claim,)
+            facts = self._with_expected(facts)
         except OvertakenError as error:
             # Unless it is the next attempt of this tracker, which began meanwhile.
             if self._leads and self._durable.attempt == attempt:
                 by_tracker = isinstance(error, LaterTrackerError)
                 return Overtaken(error.cause, by_tracker)
         except (StoreError, MissingObjectError, DamagedObjectError) as error:
-            trouble = error.cause
+            trouble, facts = error.cause, facts_of(chain)
         if leads or self._leads:
             return None
-        facts = facts_of(chain)
         return StoreSeen(facts, leader, is_silent, int(time.time() * 1e6), trouble)
 
     def _must_be_ours(self, chain: Chain, attempt: int) -> None:
@@ -492,6 +487,10 @@ class ChainTask:
             if is_deleted(record, {each.name for each in folder}):
                 return GONE, []
         return loss_of(self._store, series.series, record)
+
+    def _with_expected(self, chain: ChainFacts) -> ChainFacts:
+        parent = chain.attempts[-1].parent if chain.attempts else 0
+        return replace(chain, expected=self._expected(parent))
 
     def _expected(self, parent: int) -> ExpectedDigest | None:
         """The digest that an earlier attempt has committed behind record `parent`, 0 for none."""

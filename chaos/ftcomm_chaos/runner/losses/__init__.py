@@ -1,1 +1,0 @@
-"""Faults that take more than processes: everything at once, or the tracker's disk."""
