@@ -1,7 +1,7 @@
-"""A rank of a library in `between_hosts.py`, which passes an array to the other host and back.
+"""A rank in `between_hosts.py` of what `_worker.py` does not have.
 
-LIBRARY RANK [WORDS]: the words are the address of rank 0's host for `bare`, the file in which the
-ranks meet for `gloo`, and for `ray` its command lines as JSON, which are run first.
+`bare RANK ADDRESS`, with the address of rank 0's host, or `ray COMMANDS ADDRESS`, with command
+lines as JSON, which are run first.
 """
 
 import contextlib
@@ -16,9 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from _turns import Array, Call, take_turns
-
-import ftcomm
+from _turns import Array, Call, round_trip, take_turns
 
 PORT = 4700
 MEET_LIMIT_S = 60.0
@@ -28,17 +26,23 @@ RAY_PORT = 6379
 FAR_HOST = "far"  # a resource that the other node of Ray alone has
 
 
-def of_bare(rank: int, address: str) -> None:
+def of_bare(rank_text: str, address: str) -> None:
     """One TCP connection, and nothing else: what the kernel and this network take."""
+    rank = int(rank_text)
     with _meet(rank, address) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-        def receive(out: Array) -> None:
+        def receive(out: Array, _source: int) -> None:
             room, got = out.data.cast("B"), 0
             while got < len(room):
                 got += connection.recv_into(room[got:], 0, socket.MSG_WAITALL)
 
-        _serve(rank, lambda operand: connection.sendall(operand.data), receive)
+        def prepare(operand: Array, _kind: str) -> Call:
+            return round_trip(
+                rank, operand, lambda given, _to: connection.sendall(given.data), receive
+            )
+
+        take_turns(rank, 2, prepare)
 
 
 def _meet(rank: int, address: str) -> socket.socket:
@@ -55,43 +59,7 @@ def _meet(rank: int, address: str) -> socket.socket:
             time.sleep(WAIT_S)
 
 
-def of_ftcomm(_rank: int) -> None:
-    """ftcomm: into an array of the script's."""
-    with ftcomm.init() as comm:
-        comm.load_checkpoint()
-        other = comm.rank ^ 1
-        _serve(
-            comm.rank,
-            lambda operand: comm.send(operand, other),
-            lambda out: comm.recv(other, out=out),
-            lambda: comm.checkpoint(None),  # drops the log
-        )
-
-
-def of_gloo(rank: int, store: str) -> None:
-    """torch.distributed's gloo."""
-    torch: Any = importlib.import_module("torch")
-    distributed: Any = importlib.import_module("torch.distributed")
-    torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-    other = rank ^ 1
-    _serve(
-        rank,
-        lambda operand: distributed.send(torch.from_numpy(operand), other),
-        lambda out: distributed.recv(torch.from_numpy(out), other),
-    )
-    distributed.destroy_process_group()
-
-
-def of_open_mpi(_rank: int) -> None:
-    """Open MPI through mpi4py."""
-    world: Any = importlib.import_module("mpi4py.MPI").COMM_WORLD
-    rank = world.Get_rank()
-    other = rank ^ 1
-    _serve(rank, lambda operand: world.Send(operand, other), lambda out: world.Recv(out, other))
-
-
-def of_ray(_rank: int, commands: str, address: str) -> None:
+def of_ray(commands: str, address: str) -> None:
     """Ray: `put` on one node and `get` on the other, of an actor that has an array of its own.
 
     What `get` returns lies in the node's object store and is not copied from there.
@@ -103,7 +71,7 @@ def of_ray(_rank: int, commands: str, address: str) -> None:
         _wait_until(lambda: len(ray.nodes()) == len(nodes), nodes)
         other = ray.remote(num_cpus=0, resources={FAR_HOST: 1})(FarNode).remote()
 
-        def prepare(operand: Array) -> Call:
+        def prepare(operand: Array, _kind: str) -> Call:
             ray.get(other.prepare.remote(len(operand)))
 
             def call() -> Array:
@@ -171,45 +139,9 @@ def _is_listening(address: str, port: int) -> bool:
     return True
 
 
-def _serve(
-    rank: int,
-    send: Callable[[Array], object],
-    receive: Callable[[Array], object],
-    between: Callable[[], object] = lambda: None,
-) -> None:
-    """Send from rank 0 to rank 1 and back whenever it is this library's turn."""
-
-    def pass_on(operand: Array, out: Array) -> Array:
-        if rank == 0:
-            send(operand)
-            receive(out)
-        else:
-            receive(out)
-            send(operand)
-        return out
-
-    def prepare(operand: Array) -> Call:
-        out = np.empty_like(operand)
-        token = np.ones(1, np.float32)
-        pass_on(token, np.empty_like(token))  # both ranks have their arrays now
-        return lambda: pass_on(operand, out)
-
-    take_turns(rank, 1, prepare, between)
-
-
-LIBRARIES: dict[str, Callable[..., None]] = {
-    "bare": of_bare,
-    "ftcomm": of_ftcomm,
-    "gloo": of_gloo,
-    "mpi": of_open_mpi,
-    "ray": of_ray,
-}
-
-
 def main() -> None:
     """Be one rank."""
-    library, rank, *words = sys.argv[1:]
-    LIBRARIES[library](int(rank), *words)
+    {"bare": of_bare, "ray": of_ray}[sys.argv[1]](*sys.argv[2:])
 
 
 if __name__ == "__main__":

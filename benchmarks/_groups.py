@@ -1,4 +1,4 @@
-"""Groups of processes, one for each library, that take turns in one run of `allreduce.py`."""
+"""Groups of processes, one for each library, that take turns in one run."""
 
 import contextlib
 import json
@@ -10,9 +10,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self, TypeVar
 
 from _turns import ADDRESS
 
@@ -21,21 +23,25 @@ from ftcomm_tracker.launcher.memcpy_tuning import with_tuned_copies
 START_LIMIT_S = 120.0  # a busy machine imports torch eight times
 TURN_LIMIT_S = 300.0  # the slowest peers need seconds for 100 MB
 END_LIMIT_S = 20.0
+T = TypeVar("T")
 
 
-class Peer(Protocol):
-    """A module of `peers`: one library, and how its group is started."""
+@dataclass(frozen=True)
+class Peer:
+    """One library, and how its group is started.
+
+    Attributes:
+        NAME: of the group.
+        commands: of a number of ranks and a folder, command lines which together start all ranks;
+            each rank calls `take_turns`.
+        lacking: what is not installed, if anything.
+        variables: for these, beside our own.
+    """
 
     NAME: str
-
-    def missing(self) -> str | None:
-        """Name what is not installed; None if everything is."""
-
-    def commands(self, world_size: int, folder: Path) -> list[list[str]]:
-        """Command lines which together start all ranks; each calls `take_turns`."""
-
-    def environment(self) -> dict[str, str]:
-        """Variables for these, beside our own."""
+    commands: Callable[[int, Path], list[list[str]]]
+    lacking: str | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 class PeerFailed(Exception):  # noqa: N818 - said in the table, not an error of the benchmark
@@ -62,7 +68,7 @@ class Group:
             listener.listen(world_size)
             # as ftcomm's launcher sets it, for all alike
             environment = with_tuned_copies({**os.environ, "OMP_NUM_THREADS": "1"})
-            environment.update(peer.environment())
+            environment.update(peer.variables)
             path = [str(Path(__file__).parent), environment.get("PYTHONPATH", "")]
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
             environment[ADDRESS] = str(folder / "orders")
@@ -83,7 +89,7 @@ class Group:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
-                    start_new_session=True,
+                    process_group=0,  # in our session, as ftcomm's launcher does
                 )
             )
 
@@ -103,13 +109,13 @@ class Group:
             lines = self._buffers.enter_context(connection.makefile("rw", encoding="utf-8"))
             self._lines[json.loads(lines.readline())["rank"]] = lines
 
-    def turn(self, nbytes: int, calls: int) -> list[float]:
+    def turn(self, kind: str, nbytes: int, calls: int) -> list[float]:
         """Seconds of each call at each rank.
 
         Raises:
             PeerFailed: a rank has ended, or none answered in time.
         """
-        answers = self.ask({"nbytes": nbytes, "calls": calls})
+        answers = self.ask({"kind": kind, "nbytes": nbytes, "calls": calls})
         return [seconds for answer in answers for seconds in answer["seconds"]]
 
     def ask(self, order: dict[str, Any]) -> list[dict[str, Any]]:
@@ -171,28 +177,28 @@ class Groups:
 
     def start(self, stack: contextlib.ExitStack, peer: Peer, world_size: int) -> None:
         """Start a group of the peer until `stack` is left, or note why there is none."""
-        lacking = peer.missing()
-        if lacking is not None:
-            self.reasons[peer.NAME] = lacking
+        if peer.lacking is not None:
+            self.drop(peer.NAME, peer.lacking)
             return
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ftcomm-bench-")))
         try:
             group = stack.enter_context(Group(peer, world_size, folder / "group"))
         except PeerFailed as failed:
-            self.drop(peer.NAME, failed)
+            self.drop(peer.NAME, str(failed))
         else:
             self.running[peer.NAME] = group
 
-    def in_order(self, number: int) -> list[str]:
-        """The names of those that run, in another order every round; no pair stays together."""
-        names = list(self.running)
-        random.Random(number).shuffle(names)  # noqa: S311 - no secret
-        return names
-
-    def drop(self, name: str, failed: PeerFailed) -> None:
+    def drop(self, name: str, reason: str) -> None:
         """Close the group if it runs, and keep the reason."""
         group = self.running.pop(name, None)
         if group is not None:
             group.close()  # now: one that hangs would take the processors from the others
-        self.reasons[name] = str(failed)
-        print(f"{name} is out: {failed}", file=sys.stderr)
+        self.reasons[name] = reason
+        print(f"{name} is out: {reason}", file=sys.stderr)
+
+
+def in_order(items: Iterable[T], number: int) -> list[T]:
+    """In another order every round; no pair stays together."""
+    found = list(items)
+    random.Random(number).shuffle(found)  # noqa: S311 - no secret
+    return found

@@ -1,7 +1,8 @@
-"""A plot of time over bytes as SVG, both axes logarithmic. Pure, and without a library."""
+"""Plots as SVG, with logarithmic or linear axes. Pure, and without a library."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 from xml.sax.saxutils import escape
 
 PLOT_WIDTH, HEIGHT = 500, 460
@@ -22,18 +23,45 @@ Points = Sequence[tuple[float, float]]
 
 def log_log(title: str, lines: Mapping[str, Points]) -> str:
     """The SVG text of `lines`: by name, points of bytes and microseconds, all above 0."""
+    xs, ys = _coordinates(lines)
+    across = _LogAxis(xs, (LEFT, RIGHT), _bytes)
+    return _drawn(
+        title, lines, across, _LogAxis(ys, (HEIGHT - BOTTOM, TOP), _time), "bytes on each rank"
+    )
+
+
+def linear(title: str, lines: Mapping[str, Points], label: str) -> str:
+    """The same with linear axes from 0 on; `label` names the one across."""
+    xs, ys = _coordinates(lines)
+    across, up = _LinearAxis(xs, (LEFT, RIGHT)), _LinearAxis(ys, (HEIGHT - BOTTOM, TOP))
+    return _drawn(title, lines, across, up, label)
+
+
+def _coordinates(lines: Mapping[str, Points]) -> tuple[list[float], list[float]]:
     points = [point for line in lines.values() for point in line]
     if not points:
         raise ValueError("nothing to plot")
-    across = _Axis([x for x, _ in points], LEFT, RIGHT)
-    up = _Axis([y for _, y in points], HEIGHT - BOTTOM, TOP)
+    return [x for x, _ in points], [y for _, y in points]
+
+
+class _Axis(Protocol):
+    """Places of values in the picture."""
+
+    def at(self, value: float) -> float:
+        """Place of a value, in pixels."""
+
+    def ticks(self) -> list[tuple[float, str]]:
+        """Values that a line of the grid marks, with their texts."""
+
+
+def _drawn(title: str, lines: Mapping[str, Points], across: _Axis, up: _Axis, label: str) -> str:
     names = max(_text_width(name, FONT_PX) for name in lines)
     width = MARGIN + math.ceil(max(NAME_LEFT + names, LEFT + _text_width(title, TITLE_PX)))
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {HEIGHT}" {FONT}>',
         f'<rect width="{width}" height="{HEIGHT}" fill="white"/>',
         f'<text x="{LEFT}" y="22" font-size="{TITLE_PX}">{escape(title)}</text>',
-        *_grid(across, up),
+        *_grid(across, up, label),
     ]
     for number, (name, line) in enumerate(lines.items()):
         parts += _line(number, name, [(across.at(x), up.at(y)) for x, y in line])
@@ -44,35 +72,60 @@ def _text_width(text: str, height: int) -> float:
     return len(text) * height * LETTER_WIDTH
 
 
-class _Axis:
+class _LogAxis:
     """A logarithmic axis over whole decades."""
 
-    def __init__(self, values: Sequence[float], start: float, end: float) -> None:
-        self.low = math.floor(math.log10(min(values)))
-        self.high = max(math.ceil(math.log10(max(values))), self.low + 1)
-        self._start, self._end = start, end
+    def __init__(
+        self, values: Sequence[float], ends: tuple[float, float], text: Callable[[int], str]
+    ) -> None:
+        self._low = math.floor(math.log10(min(values)))
+        self._high = max(math.ceil(math.log10(max(values))), self._low + 1)
+        self._ends, self._text = ends, text
 
     def at(self, value: float) -> float:
-        part = (math.log10(value) - self.low) / (self.high - self.low)
-        return round(self._start + part * (self._end - self._start), 1)
+        part = (math.log10(value) - self._low) / (self._high - self._low)
+        return _between(self._ends, part)
 
-    def decades(self) -> list[int]:
-        return list(range(self.low, self.high + 1))
+    def ticks(self) -> list[tuple[float, str]]:
+        powers = range(self._low, self._high + 1)
+        return [(10.0**power, self._text(power)) for power in powers]
 
 
-def _grid(across: _Axis, up: _Axis) -> list[str]:
+class _LinearAxis:
+    """A linear axis from 0 on, with four to eight steps of 1, 2 or 5 times a power of ten."""
+
+    def __init__(self, values: Sequence[float], ends: tuple[float, float]) -> None:
+        rough = max(values) / 8
+        power = 10.0 ** math.floor(math.log10(rough))
+        self._step = next(power * times for times in (1, 2, 5, 10) if power * times >= rough)
+        self._steps = math.ceil(max(values) / self._step)
+        self._ends = ends
+
+    def at(self, value: float) -> float:
+        return _between(self._ends, value / (self._step * self._steps))
+
+    def ticks(self) -> list[tuple[float, str]]:
+        values = [self._step * number for number in range(self._steps + 1)]
+        return [(value, f"{value:,.10g}") for value in values]
+
+
+def _between(ends: tuple[float, float], part: float) -> float:
+    start, end = ends
+    return round(start + part * (end - start), 1)
+
+
+def _grid(across: _Axis, up: _Axis, label: str) -> list[str]:
     parts = []
     bottom = HEIGHT - BOTTOM
-    for power in across.decades():
-        x = across.at(10.0**power)
+    for value, text in across.ticks():
+        x = across.at(value)
         parts.append(f'<path d="M{x} {TOP}V{bottom}" stroke="#ddd"/>')
-        parts.append(f'<text x="{x}" y="{bottom + 18}" text-anchor="middle">{_bytes(power)}</text>')
-    for power in up.decades():
-        y = up.at(10.0**power)
+        parts.append(f'<text x="{x}" y="{bottom + 18}" text-anchor="middle">{text}</text>')
+    for value, text in up.ticks():
+        y = up.at(value)
         parts.append(f'<path d="M{LEFT} {y}H{RIGHT}" stroke="#ddd"/>')
-        parts.append(f'<text x="{LEFT - 8}" y="{y + 4}" text-anchor="end">{_time(power)}</text>')
+        parts.append(f'<text x="{LEFT - 8}" y="{y + 4}" text-anchor="end">{text}</text>')
     middle = (LEFT + RIGHT) / 2
-    label = "bytes on each rank"
     parts.append(f'<text x="{middle}" y="{HEIGHT - 12}" text-anchor="middle">{label}</text>')
     return parts
 

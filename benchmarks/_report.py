@@ -3,7 +3,7 @@
 import textwrap
 from typing import Any
 
-from _plot import log_log
+from _plot import linear, log_log
 
 OURS = "ftcomm"
 DOCUMENT_WIDTH = 100  # columns; tables alone are wider
@@ -22,52 +22,32 @@ def table(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])
 
 
-def allreduce_table(lines: list[Line]) -> str:
-    """One table for each world size: microseconds, and how many times ours a peer takes."""
+def calls_table(lines: list[Line]) -> str:
+    """One table for each kind of call, number of ranks and transport."""
     parts = [facts_line(lines)]
-    for world_size in dict.fromkeys(line["world_size"] for line in lines if "world_size" in line):
-        own = [line for line in lines if line.get("world_size") == world_size]
-        parts.append(
-            f"{world_size} ranks, microseconds, half the distance of the quartiles"
-            " (and how many times ftcomm's)"
-        )
-        parts.append(_sizes([line for line in own if "nbytes" in line]))
-        parts += [f"{line['peer']}: {line['missing']}" for line in own if "missing" in line]
-    return "\n\n".join(parts)
-
-
-def rank_results_table(lines: list[Line]) -> str:
-    """One table for each kind of call and each world size, as `allreduce_table`."""
-    parts = [facts_line(lines)]
-    places = [(line["kind"], line["world_size"]) for line in lines if "kind" in line]
-    for kind, world_size in dict.fromkeys(places):
-        own = [
-            line
-            for line in lines
-            if (line.get("kind"), line.get("world_size")) == (kind, world_size)
-        ]
-        parts.append(
-            f"{kind}, {world_size} ranks, microseconds, half the distance of the quartiles"
-            " (and how many times ftcomm's)"
-        )
-        parts.append(_sizes([line for line in own if "nbytes" in line]))
-        parts += [f"{line['peer']}: {line['missing']}" for line in own if "missing" in line]
-    return "\n\n".join(parts)
+    keys = ("kind", "world_size", "transport")
+    for place in dict.fromkeys(tuple(line[k] for k in keys) for line in lines if "nbytes" in line):
+        own = [line for line in lines if tuple(line.get(k) for k in keys) == place]
+        kind, world_size, transport = place
+        parts += [f"{kind}, {world_size} ranks, {transport}, microseconds:", _sizes(own)]
+    missing = {f"{line['peer']}: {line['missing']}": None for line in lines if "missing" in line}
+    return "\n\n".join([*parts, *missing])
 
 
 def allreduce_plots(lines: list[Line]) -> dict[str, str]:
-    """By file name, a plot for each world size."""
-    plots = {}
-    for world_size in dict.fromkeys(line["world_size"] for line in lines if "world_size" in line):
-        routes: dict[str, list[tuple[float, float]]] = {}
-        for line in lines:
-            if line.get("world_size") == world_size and "nbytes" in line:
-                for name, figures in line["peers"].items():
-                    routes.setdefault(name, []).append((line["nbytes"], figures["us"]))
-        if routes:
-            title = f"Allreduce of float32, {world_size} ranks of one machine: median time"
-            plots[f"allreduce-{world_size}.svg"] = log_log(title, routes)
-    return plots
+    """By file name, a plot for each world size and transport."""
+    routes: dict[tuple[int, str], dict[str, list[tuple[float, float]]]] = {}
+    for line in lines:
+        if line.get("kind") == "allreduce":
+            plot = routes.setdefault((line["world_size"], line["transport"]), {})
+            for name, figures in line["peers"].items():
+                plot.setdefault(name, []).append((line["nbytes"], figures["us"]))
+    return {
+        f"allreduce-{world_size}-{transport}.svg": log_log(
+            f"Allreduce of float32, {world_size} ranks of one machine, {transport}", plot
+        )
+        for (world_size, transport), plot in routes.items()
+    }
 
 
 def _sizes(lines: list[Line]) -> str:
@@ -79,16 +59,19 @@ def _sizes(lines: list[Line]) -> str:
 
 
 def _cell(peers: dict[str, dict[str, float]], name: str) -> str:
+    """The median; half the distance of the quartiles, of it; how many times ftcomm's it is."""
     if name not in peers:
         return "-"
-    us = peers[name]["us"]
-    text = f"{us:,.1f}" if us < 100 else f"{us:,.0f}"
-    if "q1" in peers[name]:
-        text += f" ±{50 * (peers[name]['q3'] - peers[name]['q1']) / us:.0f} %"
+    found = peers[name]
+    text = f"{found['us']:,.1f}" if found["us"] < 100 else f"{found['us']:,.0f}"
+    if "q1" in found:
+        text += f" ±{50 * (found['q3'] - found['q1']) / found['us']:.0f} %"
     if name == OURS or OURS not in peers:
         return text
-    times = peers[name].get("ratio", us / peers[OURS]["us"])
-    return f"{text} ({times:.2f})"
+    times = [f"{found.get('ratio', found['us'] / peers[OURS]['us']):.2f}"]
+    times += [f"{found['low']:.2f} to {found['high']:.2f}"] if "low" in found else []
+    times += [f"{found['view_ratio']:.2f}"] if "view_ratio" in found else []
+    return f"{text} ({', '.join(times)})"
 
 
 def recovery_table(lines: list[Line]) -> str:
@@ -209,6 +192,37 @@ def training_table(lines: list[Line]) -> str:
     return facts_line(lines) + "\n\n" + table(head, rows)
 
 
+def patterns_table(lines: list[Line]) -> str:
+    """One row for each way to train; in brackets the difference to the first one's."""
+    found = [line for line in lines if "way" in line]
+    rows = [
+        [
+            line["way"],
+            f"{line['wrong'][-1]:.2f} ({line['wrong'][-1] - found[0]['wrong'][-1]:+.2f})",
+            f"{line['loss'][-1]:.3f} ({line['loss'][-1] - found[0]['loss'][-1]:+.3f})",
+            f"{line['kb']:,}",
+        ]
+        for line in found
+    ]
+    said = "".join(
+        f"After {line['samples'][-1]:,} samples, mean of {line['seeds']} seeds:"
+        for line in found[:1]
+    )
+    head = ["way", "wrong in the test, %", "loss in the test", "kB received by a rank in an epoch"]
+    return "\n\n".join([facts_line(lines), said, table(head, rows)])
+
+
+def patterns_plots(lines: list[Line]) -> dict[str, str]:
+    """By file name, the plot of the test over the samples, from the third epoch on."""
+    curves = {
+        line["way"]: [*zip(line["samples"], line["wrong"], strict=True)][2:]
+        for line in lines
+        if "way" in line
+    }
+    title = "Wrong answers in the test of digits, %; four ranks"
+    return {"patterns.svg": linear(title, curves, "samples, all ranks together")} if curves else {}
+
+
 def floor_table(lines: list[Line]) -> str:
     """Bytes that each rank sends, and the time, against the least of both."""
     speeds = ", ".join(f"{name} {speed} GB/s" for name, speed in lines[0]["gb_per_s"].items())
@@ -228,23 +242,7 @@ def floor_table(lines: list[Line]) -> str:
     ]
     head = ["ranks", "bytes", "least sent by each", "sent", "in headers", "carried by the kernel"]
     head += ["us", "least us: loopback + adding"]
-    found = [_bare_row(line) for line in lines if "small" in line]
-    names = ["bytes", "shared memory, us", "bare, us", "TCP, us", "bare, us"]
-    parts = [
-        facts_line(lines),
-        speeds,
-        table(head, rows),
-        *([table(names, found)] if found else []),
-    ]
-    return "\n\n".join(parts)
-
-
-def _bare_row(line: Line) -> list[str]:
-    us = {name: figures["us"] for name, figures in line["peers"].items()}
-    row = [f"{line['small']:,}"]
-    for ours, bare in (("ftcomm", "bare shared memory"), ("ftcomm TCP", "bare TCP")):
-        row += [f"{us[ours]:,.1f} ({us[ours] / us[bare]:.2f})", f"{us[bare]:,.1f}"]
-    return row
+    return "\n\n".join([facts_line(lines), speeds, table(head, rows)])
 
 
 def streams_table(lines: list[Line]) -> str:

@@ -1,21 +1,13 @@
 """Selected rows and columns of the results, for the README and docs/performance.md."""
 
-from collections.abc import Callable
 from typing import Any
 
-from _report import OURS, facts_line, table
+from _peers import OURS, SHM, TCP
+from _report import table
 
 Line = dict[str, Any]
 
-PEERS = {
-    OURS: "ftcomm",
-    "ftcomm TCP": "ftcomm, `--transport tcp`",
-    "gloo": "torch gloo",
-    "Open MPI TCP": "Open MPI, TCP",
-    "XGBoost": "XGBoost",
-}
-UP_TO_BYTES = 100_000_000
-SHARED_SIZES = (1024, 1_048_576, 100_000_000)  # shown of groups that share processors
+HEADLINES = {"1 KiB": 1024, "100 MB": 100_000_000}
 RECOVERIES = {
     ("SIGKILL and restart", "total"): "SIGKILL, restart by `ftcomm-tracker run`",
     ("SIGKILL and restart", "replace"): "of these, until the restarted worker has reported",
@@ -36,16 +28,13 @@ RECOVERIES = {
 
 
 def headline_table(lines: list[Line], recoveries: list[Line]) -> str:
-    """Four figures for the README: a small call, a large call, a killed worker, a broken link."""
-    sizes = {line.get("nbytes"): line["peers"] for line in lines if line.get("world_size") == 2}
+    """Tabulate for the README allreduce beside Open MPI, a killed worker, and a broken link."""
     faults = {(line["fault"], line["phase"]): line for line in recoveries if "fault" in line}
-    small, large = sizes[1024], sizes[UP_TO_BYTES]
     kill, link = faults["SIGKILL and restart", "total"], faults["link reset", "total"]
     spare = faults["SIGKILL with a spare", "total"]
     python = faults["start of an interpreter", "total"]
     rows = [
-        ["allreduce of 1 KiB, 2 ranks", *_compared(small, lambda us: f"{_short(us)} us")],
-        ["allreduce of 100 MB, 2 ranks", *_compared(large, lambda us: f"{us / 1000:.0f} ms")],
+        *(_headline(lines, text, nbytes) for text, nbytes in HEADLINES.items()),
         [
             "recovery from a killed worker, 4 ranks",
             f"{kill['p50']:.0f} ms, with a spare {spare['p50']:.0f} ms",
@@ -56,25 +45,23 @@ def headline_table(lines: list[Line], recoveries: list[Line]) -> str:
     return table(["median", "ftcomm", "for comparison"], rows)
 
 
-def two_ranks_table(lines: list[Line]) -> str:
-    """Allreduce of two ranks, up to 100 MB."""
-    own = [line for line in lines if line.get("world_size") == 2 and "nbytes" in line]
-    rows = [
-        [f"{line['nbytes']:,}", *_cells(line["peers"])]
-        for line in own
-        if line["nbytes"] <= UP_TO_BYTES
-    ]
-    return facts_line(lines) + "\n\n" + table(["bytes", *PEERS.values()], rows)
+def _headline(lines: list[Line], text: str, nbytes: int) -> list[str]:
+    place = {"kind": "allreduce", "world_size": 2, "nbytes": nbytes}
+    found = [line for line in lines if place.items() <= line.items()]
+    us = {
+        (name, line["transport"]): figures["us"]
+        for line in found
+        for name, figures in line["peers"].items()
+    }
+    ours, theirs = (
+        f"{_time(us[name, SHM])}, over TCP {_time(us[name, TCP])}" for name in (OURS, "Open MPI")
+    )
+    gloo = f"; gloo over TCP {_time(us['gloo', TCP])}"
+    return [f"allreduce of {text}, 2 ranks", ours, f"Open MPI {theirs}{gloo}"]
 
 
-def more_ranks_table(lines: list[Line]) -> str:
-    """Allreduce of more ranks than two, at some sizes."""
-    rows = [
-        [str(line["world_size"]), f"{line['nbytes']:,}", *_cells(line["peers"])]
-        for line in lines
-        if line.get("world_size", 2) > 2 and line.get("nbytes") in SHARED_SIZES
-    ]
-    return table(["ranks", "bytes", *PEERS.values()], rows)
+def _time(us: float) -> str:
+    return f"{us / 1000:.3g} ms" if us >= 1000 else f"{us:.3g} us"
 
 
 def recoveries_table(lines: list[Line]) -> str:
@@ -86,23 +73,6 @@ def recoveries_table(lines: list[Line]) -> str:
         if key in found
     ]
     return table(["milliseconds", "p50", "p99, or the worst of up to 100"], rows)
-
-
-def _cells(peers: dict[str, dict[str, float]]) -> list[str]:
-    return [_cell(name, peers[name]) if name in peers else "-" for name in PEERS]
-
-
-def _cell(name: str, figures: dict[str, float]) -> str:
-    text = _short(figures["us"])
-    return text if name == OURS else f"{text} ({figures['ratio']:.3g})"
-
-
-def _compared(peers: dict[str, dict[str, float]], text: Callable[[float], str]) -> list[str]:
-    """Cells of ftcomm and of its peers, which are measured over TCP."""
-    own, tcp, gloo, mpi = (
-        text(peers[name]["us"]) for name in (OURS, "ftcomm TCP", "gloo", "Open MPI TCP")
-    )
-    return [f"{own}, over TCP {tcp}", f"over TCP: gloo {gloo}, Open MPI {mpi}"]
 
 
 def _short(value: float) -> str:

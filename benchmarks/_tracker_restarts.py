@@ -1,6 +1,5 @@
 """Deaths of the tracker: SIGKILL, and started again at once on its directory, while ranks work."""
 
-import functools
 import itertools
 import json
 import os
@@ -79,12 +78,10 @@ class Job:
 
     def _all_are_there(self) -> bool:
         token = read_token(self._token_file)
-        ask = functools.partial(ask_tracker, self._address, token, StatusRequest())
         try:
-            reply = trio.run(ask)
+            reply = trio.run(ask_tracker, self._address, token, StatusRequest(), StatusReply)
         except TrackerLostError:
             return False
-        assert isinstance(reply, StatusReply)
         members = json.loads(reply.document)["members"]
         there = [row for row in members if row["connected"] and row["position"] is not None]
         return len(there) == self._world_size

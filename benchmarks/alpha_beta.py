@@ -1,12 +1,12 @@
 """Collectives on up to 4,096 ranks, by the alpha-beta model fitted to what was measured here.
 
-    python benchmarks/alpha_beta.py                     # fits benchmarks/results/allreduce.jsonl
+    python benchmarks/alpha_beta.py                     # fits benchmarks/results/compare.jsonl
     python benchmarks/alpha_beta.py --results other.jsonl --json
 
 The steps of the real schedules are followed on all ranks, so what waits for what is exact.  Alpha,
-beta and gamma are fitted to 2 and 4 ranks of this machine; 8 ranks are predicted and compared.
-Ranks that share processors take turns: times are multiplied by ranks / processors.  Everything
-beyond 8 ranks is extrapolated: as if each rank had a processor, and every link were as this
+beta and gamma are fitted to 2 and 4 ranks of this machine.  What was measured of more ranks is
+predicted and compared.  Ranks that share processors take turns: times are multiplied by ranks /
+processors.  All else is extrapolated: as if each rank had a processor, and every link were as this
 machine's; a network's switches and its crowds are not in the model.
 """
 
@@ -20,30 +20,30 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _peers import OURS, TCP
 from _report import alpha_beta_table
 from _schedules import Costs, predict
 
 from ftcomm.collectives.schedules.schedule import Schedule
-from ftcomm.collectives.selection import choose_algorithm, schedule_for
+from ftcomm.collectives.selection import RING_BLOCK_BYTES, schedule_for
 from ftcomm.protocol.signature import Algorithm, Kind
 
-RESULTS = Path(__file__).with_name("results") / "allreduce.jsonl"
-PEER = "ftcomm TCP"
+RESULTS = Path(__file__).with_name("results") / "compare.jsonl"
 FITTED = (2, 4)
 ITEMSIZE = 4
-ALGORITHMS = (Algorithm.RECURSIVE_DOUBLING, Algorithm.RING, Algorithm.HALVING_DOUBLING)
+ALGORITHMS = (Algorithm.RECURSIVE_DOUBLING, Algorithm.RING)
 WORLD_SIZES = (16, 64, 256, 1024, 4096)
 SIZES = (1024, 1 << 20, 100 * (1 << 20))
 Measured = list[tuple[int, int, float]]  # ranks, bytes, seconds
 
 
 def measured(lines: list[dict[str, Any]]) -> tuple[int, Measured]:
-    """Processors, and what `allreduce.py` found of our own library over TCP."""
+    """Processors, and what `compare.py` found of our own library over TCP."""
     processors = next(line["machine"]["cpus"] for line in lines if "machine" in line)
     found = [
-        (line["world_size"], line["nbytes"], line["peers"][PEER]["us"] / 1e6)
+        (line["world_size"], line["nbytes"], line["peers"][OURS]["us"] / 1e6)
         for line in lines
-        if PEER in line.get("peers", {})
+        if (line.get("kind"), line.get("transport")) == ("allreduce", TCP)
     ]
     return processors, found
 
@@ -63,8 +63,9 @@ def time_of(algorithm: Algorithm, world_size: int, nbytes: int, costs: Costs) ->
 
 
 def counted(world_size: int, nbytes: int, processors: int) -> list[float]:
-    """Count the alphas, betas and gammas in the time of the algorithm that would be chosen."""
-    algorithm = choose_algorithm(Kind.ALLREDUCE, world_size, nbytes)
+    """Count the alphas, betas and gammas in the time of what a large group takes."""
+    is_long = nbytes >= RING_BLOCK_BYTES * world_size
+    algorithm = Algorithm.RING if is_long else Algorithm.RECURSIVE_DOUBLING
     units = (Costs(1, 0, 0), Costs(0, 1, 0), Costs(0, 0, 1))
     turns = max(world_size / processors, 1.0)
     return [turns * time_of(algorithm, world_size, nbytes, unit) for unit in units]
@@ -93,7 +94,7 @@ def take(lines: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     rows = {(n, nbytes): counted(n, nbytes, processors) for n, nbytes, _ in found}
     used = [(n, nbytes, seconds) for n, nbytes, seconds in found if n in FITTED]
     if len(used) < 3:
-        raise SystemExit(f"fewer than 3 figures of {PEER} for {FITTED} ranks in the results")
+        raise SystemExit(f"fewer than 3 figures over TCP for {FITTED} ranks in the results")
     costs = fit([rows[n, nbytes] for n, nbytes, _ in used], [seconds for *_, seconds in used])
     yield {
         "alpha_us": costs.alpha * 1e6,
@@ -120,7 +121,7 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--results", type=Path, default=RESULTS, help="of allreduce.py")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="of compare.py")
     parser.add_argument("--json", action="store_true", help="JSON lines, the machine first")
     return parser
 

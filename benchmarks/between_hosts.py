@@ -29,8 +29,8 @@ from contextlib import ExitStack
 from typing import Any
 
 from _capped_flows import NAMES, cap_flows, missing
-from _groups import Groups, PeerFailed
-from _host_peers import HostPeer, our_name, peers_on
+from _groups import Groups, Peer, PeerFailed, in_order
+from _host_peers import our_name, peers_on
 from _machine import machine_facts
 from _memory import memory_bytes
 from _report import between_hosts_table
@@ -53,27 +53,29 @@ Turn = dict[str, Any]
 class Jobs:
     """The jobs of all libraries; one that fails once is out, with the reason."""
 
-    def __init__(self, stack: ExitStack, peers: list[HostPeer]) -> None:
+    def __init__(self, stack: ExitStack, peers: list[tuple[Peer, int]]) -> None:
         """Start each of them."""
         self._groups = Groups()
         self.reasons = self._groups.reasons
-        for peer in peers:
-            self._groups.start(stack, peer, peer.answering)
+        for peer, answering in peers:
+            self._groups.start(stack, peer, answering)
 
     def measure(self, nbytes: int, rounds: int, calls: int) -> dict[str, list[Turn]]:
         """Turns of each job, in another order every round."""
         turns: dict[str, list[Turn]] = {name: [] for name in self._groups.running}
         for number in range(rounds):
-            for name in self._groups.in_order(number):
-                turns[name] += self._turn(name, {"nbytes": nbytes, "calls": calls})
+            for name in in_order(self._groups.running, number):
+                turns[name] += self._turn(
+                    name, {"kind": "send_recv", "nbytes": nbytes, "calls": calls}
+                )
         return {name: turns[name] for name in self._groups.running}
 
-    def _turn(self, name: str, order: dict[str, int]) -> list[Turn]:
+    def _turn(self, name: str, order: dict[str, Any]) -> list[Turn]:
         """Seconds that rank 0 measured, there and back; nothing of a job that is out."""
         try:
             return self._groups.running[name].ask(order)[:1]
         except PeerFailed as failed:
-            self._groups.drop(name, failed)
+            self._groups.drop(name, str(failed))
             return []
 
 

@@ -26,8 +26,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from _groups import Group
+from _groups import Group, Peer
 from _machine import machine_facts
+from _peers import ftcomm_job
 from _report import durable_table
 
 from ftcomm.durable.chain import Chain
@@ -42,30 +43,17 @@ STEPS, QUICK_STEPS = 50, 10  # about a second
 STATE_BYTES, QUICK_STATE_BYTES = 100_000_000, 1_000_000
 
 
-class Job:
-    """Job that `Group` starts: with the named store, or without one."""
+def job(store: str, state_nbytes: int) -> Peer:
+    """A job with the named store, or without one."""
 
-    def __init__(self, store: str, state_nbytes: int) -> None:
-        self.NAME = f"store {store}"
-        self._store, self._state_nbytes = store, state_nbytes
+    def commands(world_size: int, folder: Path) -> list[list[str]]:
+        options = ["--checkpoint", ""]
+        if store != WITHOUT:
+            options = ["--checkpoint", str(folder / "store"), "--checkpoint-every", "1v"]
+        worker = [str(WORKER), store, str(state_nbytes)]
+        return [ftcomm_job(world_size, folder, worker, *options)]
 
-    def missing(self) -> str | None:
-        """Nothing."""
-        return None
-
-    def commands(self, world_size: int, folder: Path) -> list[list[str]]:
-        """The launcher with its tracker and all ranks."""
-        tracker = [sys.executable, "-m", "ftcomm_tracker", "run", "-n", str(world_size)]
-        if self._store == WITHOUT:
-            tracker += ["--checkpoint", ""]
-        else:
-            tracker += ["--checkpoint", str(folder / "store"), "--checkpoint-every", "1v"]
-        worker = [str(WORKER), self._store, str(self._state_nbytes)]
-        return [[*tracker, "--", sys.executable, *worker]]
-
-    def environment(self) -> dict[str, str]:
-        """Nothing more."""
-        return {}
+    return Peer(f"store {store}", commands)
 
 
 def take(options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -94,7 +82,7 @@ def _measured(
         place = tempfile.TemporaryDirectory(prefix="ftcomm-bench-", dir=options.folder)
         folder = Path(stack.enter_context(place))
         jobs = {
-            name: stack.enter_context(Group(Job(name, nbytes), options.n, folder / name))
+            name: stack.enter_context(Group(job(name, nbytes), options.n, folder / name))
             for name in seconds
         }
         for number in range(rounds + 1):

@@ -8,9 +8,6 @@ much.  Counted are the payloads of the schedule and what the kernel saw on the l
 acknowledgements and all) while a job over TCP made its calls.  The least time is what these bytes
 take by the loopback alone, and adding them takes by memory alone, with as many of both at a time
 as there are processors.  Other traffic of the machine's loopback is counted too: keep it quiet.
-
-Small arrays are compared with two processes that do nothing but exchange and add them, in turn in
-one run (`peers/bare_exchange.py`): what is above that is the library's own time.
 """
 
 import argparse
@@ -18,18 +15,15 @@ import json
 import os
 import sys
 import tempfile
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from _groups import Group, Peer
+from _groups import Group
 from _machine import machine_facts
 from _memory import added_per_s, copied_per_s, looped_per_s
+from _peers import sides
 from _report import floor_table
 from _spread import summary
-from allreduce import QUICK_ROUNDS, QUICK_SIZE_S, QUICK_TURN_S, ROUNDS, SIZE_S, TURN_S, Contest
-from peers import with_ftcomm, with_ftcomm_tcp
-from peers.bare_exchange import Bare
 
 from ftcomm.collectives.schedules.schedule import NOBODY, Reduce
 from ftcomm.collectives.selection import schedule_for
@@ -38,7 +32,6 @@ from ftcomm.protocol.signature import Kind
 
 WORLD_SIZES = (2, 4)
 NBYTES = 20_000_000
-SMALL_SIZES = (4, 1024, 16_384)
 CALLS, QUICK_CALLS = 20, 4
 ITEMSIZE = 4
 DEVICES = Path("/proc/net/dev")
@@ -54,7 +47,9 @@ def counted(world_size: int, nbytes: int) -> dict[str, int]:
     sent = headers = combined = 0
     for rank in range(world_size):
         schedule = schedule_for(Kind.ALLREDUCE, world_size, rank, nbytes // ITEMSIZE, ITEMSIZE)
-        for step in schedule.steps:
+        for one in schedule.rounds:
+            combined += sum(step.recv_hi - step.recv_lo for step in one.gather.steps) * ITEMSIZE
+        for step in schedule.all_steps:
             if step.send_to != NOBODY:
                 sent += (step.send_hi - step.send_lo) * ITEMSIZE
                 headers += HEADER_BYTES
@@ -72,11 +67,14 @@ def looped_bytes(text: str) -> int:
 def measure(world_size: int, nbytes: int, calls: int, speeds: dict[str, float]) -> dict[str, Any]:
     """One line: bytes counted, carried and least; time measured and least."""
     with tempfile.TemporaryDirectory(prefix="ftcomm-bench-") as folder:
-        group = Group(with_ftcomm_tcp, world_size, Path(folder) / "group")
+        (job,) = (side for side in sides(None) if side.NAME == "ftcomm tcp")
+        group = Group(job, world_size, Path(folder) / "group")
         with group:
-            group.turn(nbytes, calls)  # as many: the log takes fresh memory the first time
+            group.turn(
+                "allreduce", nbytes, calls
+            )  # as many: the log takes fresh memory the first time
             before = looped_bytes(DEVICES.read_text())
-            seconds = group.turn(nbytes, calls)
+            seconds = group.turn("allreduce", nbytes, calls)
             carried = (looped_bytes(DEVICES.read_text()) - before) / (calls + 1)  # one is a trial
     found = counted(world_size, nbytes)
     lanes = min(os.cpu_count() or 1, world_size)
@@ -95,17 +93,8 @@ def measure(world_size: int, nbytes: int, calls: int, speeds: dict[str, float]) 
     }
 
 
-def measure_small(*, quick: bool) -> list[dict[str, Any]]:
-    """One line for each small size: ftcomm and bare exchanges between two ranks."""
-    pace = (QUICK_ROUNDS, QUICK_TURN_S, QUICK_SIZE_S) if quick else (ROUNDS, TURN_S, SIZE_S)
-    peers = [with_ftcomm, Bare("shared memory"), with_ftcomm_tcp, Bare("TCP")]
-    with ExitStack() as stack:
-        contest = Contest(stack, [cast("Peer", peer) for peer in peers], 2)
-        return [{"small": size, "peers": contest.measure(size, *pace)} for size in SMALL_SIZES]
-
-
 def take(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """The machine and its speeds, a line for each number of ranks, and for each small size."""
+    """The machine and its speeds, and a line for each number of ranks."""
     if not DEVICES.exists():
         raise SystemExit(f"{DEVICES} is needed, to count what the loopback carries")
     speeds = {"copied": copied_per_s(), "added": added_per_s(), "looped": looped_per_s()}
@@ -115,7 +104,7 @@ def take(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     for world_size in map(int, arguments.world_sizes.split(",")):
         print(f"floor of {world_size} ranks", file=sys.stderr)
         lines.append(measure(world_size, arguments.nbytes, calls, speeds))
-    return lines + measure_small(quick=arguments.quick)
+    return lines
 
 
 def parser() -> argparse.ArgumentParser:

@@ -1,4 +1,4 @@
-"""Allreduce on hosts with several ranks each and a slow network between: by hosts, and by a ring.
+"""Allreduce on hosts with several ranks each and a slow network between: in two levels, and flat.
 
 Hosts are network namespaces of this machine; ``tc`` makes their links slow.  The algorithms take
 turns in one job, so their ratio means something on a busy machine too.
@@ -27,7 +27,7 @@ from _report import hierarchy_table
 
 from ftcomm_chaos.faults.network_namespaces import NamespaceHosts, missing
 
-ALGORITHMS = ("hierarchical", "ring", "recursive_doubling")
+ALGORITHMS = ("auto", "ring", "recursive_doubling")
 ROUNDS, QUICK_ROUNDS = 5, 2
 END_LIMIT_S = 120.0
 WORKER = Path(__file__).with_name("_hierarchy_worker.py")

@@ -1,6 +1,7 @@
 """Takes every figure, keeps it under `results/` with its plots, and prints the tables.
 
 python benchmarks/take_all.py            # on a machine that does nothing else
+python benchmarks/take_all.py compare    # those of compare.py alone
 python benchmarks/take_all.py --quick --results /tmp/results
 """
 
@@ -12,14 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import allreduce
 import alpha_beta
 import between_hosts
+import compare
 import durable_cost
 import floor
 import hidden
 import hierarchy
-import rank_results
+import patterns
 import recovery
 import result_memory
 import streams
@@ -27,14 +28,15 @@ import tracker_scale
 import training
 from _report import (
     allreduce_plots,
-    allreduce_table,
     alpha_beta_table,
     between_hosts_table,
+    calls_table,
     durable_table,
     floor_table,
     hidden_table,
     hierarchy_table,
-    rank_results_table,
+    patterns_plots,
+    patterns_table,
     recovery_table,
     result_memory_table,
     streams_table,
@@ -43,7 +45,7 @@ from _report import (
 )
 
 RESULTS = Path(__file__).with_name("results")
-
+RANK_RESULTS = ("--kinds", "reduce_scatter,alltoall")
 
 Lines = list[dict[str, Any]]
 
@@ -59,12 +61,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="some of the scripts [all]")
     parser.add_argument("--quick", action="store_true", help="fewer calls, fewer faults")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder for the JSON lines")
     arguments = parser.parse_args()
     options = ["--quick"] if arguments.quick else []
+    everything = [] if arguments.names else ["--world-sizes", "2,4,8"]  # alpha_beta predicts 8
     takers: dict[str, tuple[Callable[[], Lines], Callable[[Lines], str]]] = {
-        "allreduce": (_taker(allreduce, options), allreduce_table),
+        "compare": (_taker(compare, [*options, *everything]), calls_table),
+        "alpha_beta": (lambda: _predicted(arguments.results), alpha_beta_table),
         "durable_cost": (_taker(durable_cost, options), durable_table),
         "floor": (_taker(floor, options), floor_table),
         "hidden": (_taker(hidden, options), hidden_table),
@@ -72,24 +77,34 @@ def main() -> None:
         "streams": (_taker(streams, options), streams_table),
         "between_hosts": (_taker(between_hosts, options), between_hosts_table),
         "training": (_taker(training, options), training_table),
-        "rank_results": (_taker(rank_results, options), rank_results_table),
+        "patterns": (_taker(patterns, options), patterns_table),
+        "rank_results": (_taker(compare, [*options, *RANK_RESULTS]), calls_table),
         "recovery": (_taker(recovery, options), recovery_table),
         "result_memory": (_taker(result_memory, options), result_memory_table),
         "tracker_scale": (_taker(tracker_scale, options), tracker_table),
     }
+    unknown = set(arguments.names) - set(takers)
+    if unknown:
+        parser.error(f"{', '.join(sorted(unknown))}: not one of {', '.join(takers)}")
     found: dict[str, Lines] = {}
     texts = []
-    for name, (taker, say) in takers.items():
+    for name in arguments.names or takers:
+        taker, say = takers[name]
         began = time.monotonic()
         found[name] = taker()
         keep(found[name], arguments.results / f"{name}.jsonl")
         texts.append(say(found[name]))
         print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr)
-    predicted = list(alpha_beta.take(found["allreduce"]))
-    keep(predicted, arguments.results / "alpha_beta.jsonl")
-    for name, plot in allreduce_plots(found["allreduce"]).items():
+    plots = allreduce_plots(found.get("compare", []))
+    plots |= patterns_plots(found.get("patterns", []))
+    for name, plot in plots.items():
         (arguments.results / name).write_text(plot, encoding="utf-8")
-    print(*texts, alpha_beta_table(predicted), sep="\n\n")
+    print(*texts, sep="\n\n")
+
+
+def _predicted(results: Path) -> Lines:
+    text = (results / "compare.jsonl").read_text(encoding="utf-8")
+    return list(alpha_beta.take([json.loads(line) for line in text.splitlines()]))
 
 
 def _taker(benchmark: Any, options: list[str]) -> Callable[[], Lines]:

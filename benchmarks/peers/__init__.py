@@ -1,1 +1,0 @@
-"""The libraries that `allreduce.py` measures, each with what starts it."""
