@@ -45,7 +45,7 @@ def train_ten() -> float:
         ({"workers": 0}, "workers is 0: a job has 1 to 2048 workers"),
         ({"workers": True}, "workers is True, must be a whole number"),
         ({"workers": "2"}, "workers is '2', must be a whole number"),
-        ({"function": 3}, "the function is 3, which cannot be called"),
+        ({"function": 3}, "the function is 3: pass the function itself, not a result"),
         ({"args": "ab"}, "args is 'ab', must be a tuple or a list"),
         ({"kwargs": [1]}, r"kwargs is \[1\], must have values by name"),
         ({"kwargs": {1: 2}}, "must have values by name"),

@@ -173,7 +173,7 @@ def checked_call(function: object, args: object, kwargs: object) -> None:
         TypeError: the function does not take these arguments.
     """
     if not callable(function):
-        raise ConfigError(f"the function is {function!r}, which cannot be called")
+        raise ConfigError(f"the function is {function!r}: pass the function itself, not a result")
     if isinstance(args, str | bytes) or not isinstance(args, Sequence):
         raise ConfigError(f"args is {args!r}, must be a tuple or a list")
     if kwargs is not None and not (isinstance(kwargs, Mapping) and _are_texts(kwargs)):

@@ -6,7 +6,6 @@ the caller's process is doing, and so that no process is forked from one with th
 
 import logging
 import os
-import select
 import signal
 import sys
 import threading
@@ -17,6 +16,7 @@ import trio
 
 from ftcomm.errors import FtcommError
 from ftcomm_tracker.core.events import JobEnded
+from ftcomm_tracker.embedding.caller import take_input, wait_for_end_of_caller
 from ftcomm_tracker.embedding.launch_folder import HostEnd, HostOptions, LaunchFolder
 from ftcomm_tracker.launcher.console_session import LogOptions
 from ftcomm_tracker.launcher.restart_policy import RestartLimits
@@ -25,8 +25,6 @@ from ftcomm_tracker.launcher.signals import leaves_of
 from ftcomm_tracker.server.open_job import ServeOptions
 
 WORKER = "ftcomm_tracker.embedding.worker"
-_STDIN = 0
-_LOOK_EVERY_S = 1.0  # whether the caller's process is still the parent
 _BEGIN_WITHIN_S = 10.0  # a host that opens its job for longer, on a disk that hangs, say, just ends
 _LOOK_AGAIN_S = 0.05
 
@@ -35,7 +33,7 @@ def main(path: str) -> None:
     """Run the job of the folder `path`."""
     folder = LaunchFolder(Path(path))
     options = folder.read_options()
-    watched = _take_input()
+    watched = take_input()
     threading.Thread(target=_end_with_caller, args=(options.parent, watched), daemon=True).start()
     end = _run(folder, options)
     folder.write_end(end)
@@ -78,24 +76,9 @@ def _refused(error: BaseException) -> HostEnd:
     )
 
 
-def _take_input() -> int:
-    """Return the caller's pipe; an only worker, which reads standard input, finds it empty."""
-    watched = os.dup(_STDIN)
-    empty = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(empty, _STDIN)
-    os.close(empty)
-    return watched
-
-
 def _end_with_caller(parent: int, watched: int) -> None:
-    """End the workers, and then this process, when the caller closes its pipe or is gone.
-
-    The pipe alone does not tell of its death: a process that it has forked may hold the other end.
-    """
-    while os.getppid() == parent:
-        readable, _, _ = select.select([watched], [], [], _LOOK_EVERY_S)
-        if readable and not os.read(watched, 1):
-            break
+    """End the workers, and then this process, when the caller closes its pipe or is gone."""
+    wait_for_end_of_caller(parent, watched)
     _wait_until_signals_are_taken()
     os.kill(os.getpid(), signal.SIGTERM)
 

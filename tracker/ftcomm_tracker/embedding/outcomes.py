@@ -92,7 +92,8 @@ def _with_note(
     """Add what the caller's own traceback does not show."""
     who = _who(report, workers)
     add_note(error, f"in {who}:\n{_with_source(report.traceback).rstrip()}")
-    if end is not None and end.error:
+    is_repeated = isinstance(error, FtcommError) and end is not None and error.cause in end.cause
+    if end is not None and end.error and not is_repeated:
         add_note(error, f"the job ended by it: {end.error}: {end.cause}")
     return error
 

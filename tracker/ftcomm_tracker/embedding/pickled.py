@@ -11,6 +11,7 @@ import contextlib
 import functools
 import importlib.util
 import io
+import linecache
 import marshal
 import pickle
 import sys
@@ -22,6 +23,7 @@ from typing import Any
 
 from ftcomm.config.extras import pip_install
 from ftcomm.errors import ConfigError
+from ftcomm.requests.call_site import cell_name
 
 _ELSE = ", or define it in a module that workers can import"
 _loading: list[bool] = []
@@ -108,7 +110,17 @@ def _cloudpickle() -> Any:
 
 def _reduced_code(code: CodeType) -> tuple[Any, ...]:
     """Code with the name of its file, which cloudpickle leaves out: tracebacks show its lines."""
-    return marshal.loads, (marshal.dumps(code),)
+    return marshal.loads, (marshal.dumps(_named_code(code)),)
+
+
+def _named_code(code: CodeType) -> CodeType:
+    """The same with the cell of a notebook instead of its file, which workers cannot name."""
+    file, name = code.co_filename, cell_name(code.co_filename)
+    if not name:
+        return code
+    linecache.cache[name] = linecache.cache[file]  # for tracebacks of workers, shown here
+    inner = (_named_code(each) if isinstance(each, CodeType) else each for each in code.co_consts)
+    return code.replace(co_filename=name, co_consts=tuple(inner))
 
 
 @contextlib.contextmanager
