@@ -274,20 +274,22 @@ async def test_a_link_waits_until_the_segment_is_decided() -> None:
 
 
 async def test_a_rank_that_does_not_come_is_not_waited_for_without_end(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    # The wait ends when nothing else can happen, however slow the machine: rank 1 has come.
+    autojump_clock: trio.testing.MockClock,
 ) -> None:
     async def stay_away(_: int) -> None:
         """It was stopped."""
 
     def one_is_away(ranks: list[Rank]) -> None:
         monkeypatch.setattr(ranks[2].setup, "_share", stay_away)
-        for rank in ranks:
-            rank.hub.settings = JobSettings(detect_within=0.1)
 
     caplog.set_level(logging.INFO)
     ranks = await come_together(monkeypatch, one_is_away)
     assert ranks[0].core is ranks[1].core is ranks[2].hub.segment is None
     assert "rank 2 did not come" in caplog.text
+    assert autojump_clock.current_time() == ranks[0].hub.settings.detect_within
 
 
 @pytest.mark.parametrize("hosts", ["fgh", "h"])
