@@ -7,7 +7,6 @@ import platform
 import socket
 import threading
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,6 +38,7 @@ from ftcomm.recovery.events import LinkDown
 from ftcomm.recovery.machine import WorkerState
 from ftcomm.transport.shm_segment import NoSharedMemory
 from ftcomm.transport.waker import Waker
+from tests.helpers.descriptors import open_descriptors
 
 pytestmark = [
     pytest.mark.trio,
@@ -86,10 +86,6 @@ class Rank:
         """Of the segment; None where links are used."""
         assert self.hub.segment.epoch == EPOCH
         return self.hub.segment.core
-
-
-def descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 async def come_together(
@@ -155,7 +151,7 @@ def assert_joined(ends: list[Any], kind: str) -> None:
 async def test_the_ranks_of_a_host_share_the_segment_that_the_lowest_makes(
     hosts: str, group: tuple[int, ...], letters: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = descriptors()
+    before = open_descriptors()
     everybody = await come_together(monkeypatch, hosts=hosts)
     ranks = [everybody[rank] for rank in group]
     assert {rank.hub.segment.ranks for rank in ranks} == {group}
@@ -170,12 +166,12 @@ async def test_the_ranks_of_a_host_share_the_segment_that_the_lowest_makes(
     for run in runs:
         run.join(30)
     assert outs == [letters] * len(group)
-    assert descriptors() == before + len(hosts), "a mapping has a descriptor"
+    assert open_descriptors() == before + len(hosts), "a mapping has a descriptor"
     assert_joined(linked(everybody, group[0], group[-1]), "shm")
     ranks.clear()
     everybody.clear()
     del forms, runs, run
-    assert descriptors() == before
+    assert open_descriptors() == before
 
 
 def _no_room(*_: object) -> int:
@@ -187,7 +183,7 @@ async def test_where_one_rank_cannot_all_links_are_sockets_and_one_rank_warns(
     patched: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    before = descriptors()
+    before = open_descriptors()
     monkeypatch.setattr(segment_setup, patched, _no_room)
     ranks = await come_together(monkeypatch)
     assert [rank.core for rank in ranks] == [None] * 3
@@ -195,7 +191,7 @@ async def test_where_one_rank_cannot_all_links_are_sockets_and_one_rank_warns(
     levels = [record.levelname for record in caplog.records if "no room" in record.getMessage()]
     assert sorted(levels) == ["INFO", "INFO", "WARNING"]
     ranks.clear()
-    assert descriptors() == before
+    assert open_descriptors() == before
 
 
 async def test_a_rank_that_cannot_map_it_keeps_all_from_it(
@@ -309,7 +305,7 @@ async def test_more_ranks_than_a_core_has_share_rings_alone(
 
 @pytest.mark.parametrize(("rank", "caller"), [(1, 2), (0, 3), (0, 0)])
 async def test_who_does_not_lead_or_is_elsewhere_gets_nothing(rank: int, caller: int) -> None:
-    before = descriptors()
+    before = open_descriptors()
     async with trio.open_nursery() as nursery:
         asked = Rank(nursery, rank, "hhhg")
         near, far = trio.socket.socketpair()
@@ -318,7 +314,7 @@ async def test_who_does_not_lead_or_is_elsewhere_gets_nothing(rank: int, caller:
             assert await near.recv(1) == b""
         asked.hub.wake.close()
     assert asked.setup._round is None
-    assert descriptors() == before
+    assert open_descriptors() == before
 
 
 async def test_whether_they_share_follows_from_what_all_ranks_know() -> None:
@@ -366,7 +362,7 @@ async def test_without_the_decision_the_link_to_the_leader_is_down(
     answer: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others may use the segment, or not."""
-    before = descriptors()
+    before = open_descriptors()
     async with trio.open_nursery() as nursery:
         rank = Rank(nursery, 1)
 
@@ -387,7 +383,7 @@ async def test_without_the_decision_the_link_to_the_leader_is_down(
     assert isinstance(down, LinkDown)
     assert (down.epoch, down.rank) == (EPOCH, 0)
     assert rank.hub.segment is None
-    assert descriptors() == before
+    assert open_descriptors() == before
 
 
 async def test_what_is_decided_for_an_epoch_that_is_over_is_given_up(
@@ -437,18 +433,18 @@ class Liar:
 async def test_what_is_no_word_on_memory_breaks_the_connection_and_keeps_no_descriptor(
     said: bytes, receive: Any
 ) -> None:
-    before = descriptors()
+    before = open_descriptors()
     liar = Liar()
     fd = os.memfd_create("test")
     liar.say(said, *([fd] if said and receive is receive_with else []))
     os.close(fd)
     with pytest.raises(BROKEN):
         await liar.hear(receive)
-    assert descriptors() == before
+    assert open_descriptors() == before
 
 
 async def test_two_descriptors_are_one_too_many() -> None:
-    before = descriptors()
+    before = open_descriptors()
     liar = Liar()
     fds = [os.memfd_create("test") for _ in range(2)]
     liar.say(encode(Sharing()), *fds)
@@ -456,4 +452,4 @@ async def test_two_descriptors_are_one_too_many() -> None:
         os.close(fd)
     with pytest.raises(ProtocolError, match="2 descriptors"):
         await liar.hear(receive_with)
-    assert descriptors() == before
+    assert open_descriptors() == before

@@ -7,7 +7,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -166,10 +165,6 @@ def frame(payload: bytes = b"", **changes: Any) -> bytes:
 needs_shared_memory = pytest.mark.skipif(
     not hasattr(os, "memfd_create"), reason="no memfd_create on this system"
 )
-
-
-def open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def send_all(link: SharedLink, raw: bytes) -> None:

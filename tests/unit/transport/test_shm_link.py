@@ -4,7 +4,6 @@ import random
 import select
 import socket
 import weakref
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +19,7 @@ from ftcomm.execution.executor import SMALL_BYTES
 from ftcomm.testing.in_memory import run_in_memory
 from ftcomm.transport.interruptions import Interrupted, LinkLost
 from ftcomm.transport.shm_layout import words_of
+from tests.helpers.descriptors import open_descriptors
 
 pytestmark = harness.needs_shared_memory
 SMALL_RING = 4096
@@ -198,13 +198,13 @@ def test_what_had_arrived_is_lost_in_a_reset(pair):
 
 
 def test_closing_gives_everything_back():
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    before = open_descriptors()
     near, far = harness.shared_pair()
     memory = weakref.ref(near._map)
     for link in (near, far, near):
         link.close()
     assert memory() is None, "no closed link keeps the segment"
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert open_descriptors() == before
 
 
 # --- waiting ----------------------------------------------------------------------------------

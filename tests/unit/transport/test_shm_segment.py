@@ -6,7 +6,6 @@ import mmap
 import os
 import platform
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -28,6 +27,7 @@ from ftcomm.transport.shm_segment import (
     map_segment,
     require_shared_memory,
 )
+from tests.helpers.descriptors import open_descriptors
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "memfd_create"), reason="no memfd_create on this system"
@@ -47,10 +47,6 @@ def test_both_ends_see_the_same_memory_which_has_no_name_and_a_fixed_size() -> N
     assert os.fstat(fd).st_blocks * 512 >= SIZE, "all of its memory is there from the start"
     assert not os.get_inheritable(fd)
     os.close(fd)
-
-
-def open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def unsealed(size: int = SIZE) -> int:
