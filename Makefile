@@ -25,7 +25,7 @@ PARALLEL := -n 3 --dist worksteal
 
 PYTEST := -m pytest $(PARALLEL)
 
-.PHONY: help demo lint import-contracts test test-core test-jobs test-night test-pythons test-adapters mutants mutants-adapters fuzz docs incident wheel bench bench-compare soak soak-conformance clean
+.PHONY: help demo lint test test-core test-jobs test-night test-pythons test-adapters mutants mutants-adapters fuzz docs incident wheel bench bench-compare soak soak-conformance clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -36,13 +36,11 @@ demo: $(DEMO)/.stamp ## train with and without a killed worker, and compare the 
 lint: $(STAMP) ## ruff, mypy --strict (as on Linux and on macOS), import contracts
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync types-linux types-darwin import-contracts
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync types-linux types-darwin
+	$(BIN)/lint-imports
 
 types-%: # mypy uses one processor
 	$(BIN)/mypy --platform $* --cache-dir .mypy_cache/$*
-
-import-contracts:
-	$(BIN)/lint-imports
 
 test: lint $(STAMP) ## lint, and run the quick tests and a few with real processes
 	$(BIN)/python $(PYTEST)
