@@ -3,7 +3,7 @@
 import ast
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ UNEXPLAINED = re.compile(
 )
 MARKED_FOR_LATER = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X)\b")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+Nodes = Callable[[Path], list[ast.AST]]
 
 
 def sources(*folders: str) -> list[Path]:
@@ -30,14 +31,13 @@ def name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-@functools.cache
-def nodes(path: Path) -> list[ast.AST]:
-    """All nodes of a file, parsed and walked once for all tests."""
-    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+@pytest.fixture(scope="module")
+def nodes() -> Nodes:
+    """All nodes of a file, parsed and walked once for the tests of this module.
 
-
-def functions(path: Path) -> Iterator[Function]:
-    return (node for node in nodes(path) if isinstance(node, Function))
+    Behind it a million objects are given back: each collection of garbage would look at them.
+    """
+    return functools.cache(lambda path: list(ast.walk(ast.parse(path.read_text("utf-8")))))
 
 
 def lines_matching(pattern: re.Pattern[str], paths: list[Path]) -> list[str]:
@@ -54,12 +54,13 @@ def called(node: ast.AST) -> str:
     return ast.unparse(node.func) if isinstance(node, ast.Call) else ""
 
 
-def test_no_function_is_too_long_to_see_at_once() -> None:
+def test_no_function_is_too_long_to_see_at_once(nodes: Nodes) -> None:
     found = [
         f"{name(path)}:{node.lineno} {node.name} has {size} lines"
         for path in sources(*PACKAGES, "tests", "benchmarks", "examples")
-        for node in functions(path)
-        if (size := (node.end_lineno or node.lineno) - node.lineno + 1) > MAX_FUNCTION_LINES
+        for node in nodes(path)
+        if isinstance(node, Function)
+        and (size := (node.end_lineno or node.lineno) - node.lineno + 1) > MAX_FUNCTION_LINES
     ]
     assert found == []
 
@@ -89,7 +90,7 @@ def test_nothing_is_left_for_later() -> None:
     assert lines_matching(MARKED_FOR_LATER, paths) == []
 
 
-def test_only_config_reads_the_environment() -> None:
+def test_only_config_reads_the_environment(nodes: Nodes) -> None:
     readers = {
         name(path)
         for path in sources(*PACKAGES)
@@ -100,7 +101,7 @@ def test_only_config_reads_the_environment() -> None:
     assert readers <= {ENVIRONMENT_READER}
 
 
-def test_no_error_is_swallowed_whole() -> None:
+def test_no_error_is_swallowed_whole(nodes: Nodes) -> None:
     found = [
         f"{name(path)}:{node.lineno}"
         for path in sources(*PACKAGES)
@@ -112,7 +113,7 @@ def test_no_error_is_swallowed_whole() -> None:
     assert found == []
 
 
-def test_tests_do_not_sleep() -> None:
+def test_tests_do_not_sleep(nodes: Nodes) -> None:
     """`trio.sleep_forever` waits to be cancelled and is allowed; trio.sleep(0) only yields."""
     found = [
         f"{name(path)}:{node.lineno} {ast.unparse(node)}"

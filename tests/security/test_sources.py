@@ -1,9 +1,10 @@
 """Constructs that the source code must not contain, so that no input can reach them."""
 
 import ast
-import functools
 import re
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("ftcomm", "tracker/ftcomm_tracker")
@@ -30,10 +31,11 @@ USES_PICKLES = [
 
 
 LOOKED_AT = (ast.Import, ast.ImportFrom, ast.Call)
+Nodes = list[tuple[str, ast.AST]]
 
 
-@functools.cache
-def nodes() -> list[tuple[str, ast.AST]]:
+@pytest.fixture(scope="module")
+def nodes() -> Nodes:
     return [
         (path.relative_to(ROOT).as_posix(), node)
         for package in PACKAGES
@@ -43,8 +45,8 @@ def nodes() -> list[tuple[str, ast.AST]]:
     ]
 
 
-def importers(name: str) -> list[str]:
-    return sorted({path for path, node in nodes() if name in imported(node)})
+def importers(nodes: Nodes, name: str) -> list[str]:
+    return sorted({path for path, node in nodes if name in imported(node)})
 
 
 def imported(node: ast.AST) -> set[str]:
@@ -55,15 +57,15 @@ def imported(node: ast.AST) -> set[str]:
     return set()
 
 
-def test_no_module_imports_what_runs_bytes() -> None:
-    found = [(path, imported(node)) for path, node in nodes() if imported(node) & RUNS_BYTES]
+def test_no_module_imports_what_runs_bytes(nodes: Nodes) -> None:
+    found = [(path, imported(node)) for path, node in nodes if imported(node) & RUNS_BYTES]
     assert [(path, names) for path, names in found if path != PICKLES] == []
 
 
-def test_only_launch_reads_pickles_of_its_own_children() -> None:
+def test_only_launch_reads_pickles_of_its_own_children(nodes: Nodes) -> None:
     package, _, module = PICKLES.removesuffix(".py").rpartition("/")
     package = package.removeprefix("tracker/").replace("/", ".")
-    users = {path for path, node in nodes() if is_import_of(node, package, module)}
+    users = {path for path, node in nodes if is_import_of(node, package, module)}
     assert sorted(users) == USES_PICKLES
 
 
@@ -74,22 +76,24 @@ def is_import_of(node: ast.AST, package: str, module: str) -> bool:
     return node.module == f"{package}.{module}" or (node.module == package and module in names)
 
 
-def test_no_module_runs_text() -> None:
+def test_no_module_runs_text(nodes: Nodes) -> None:
     assert [
         (path, ast.unparse(node))
-        for path, node in nodes()
+        for path, node in nodes
         if isinstance(node, ast.Call) and ast.unparse(node.func) in RUNS_TEXT
     ] == []
 
 
-def test_only_the_launcher_starts_processes() -> None:
-    assert importers("subprocess") == STARTS_PROCESSES
-    calls = [(path, ast.unparse(node.func)) for path, node in nodes() if isinstance(node, ast.Call)]
+def test_only_the_launcher_starts_processes(nodes: Nodes) -> None:
+    assert importers(nodes, "subprocess") == STARTS_PROCESSES
+    calls = [(path, ast.unparse(node.func)) for path, node in nodes if isinstance(node, ast.Call)]
     assert [path for path, name in calls if "create_subprocess" in name] == STARTS_A_RANK
 
 
-def test_the_systems_library_is_called_for_files_futexes_processes_and_the_clock_alone() -> None:
-    assert importers("ctypes") == [
+def test_the_systems_library_is_called_for_files_futexes_processes_and_the_clock_alone(
+    nodes: Nodes,
+) -> None:
+    assert importers(nodes, "ctypes") == [
         "ftcomm/core/python_core.py",
         "ftcomm/durable/file_calls.py",
         "ftcomm/lightgbm/network.py",  # LightGBM's own library
@@ -98,8 +102,8 @@ def test_the_systems_library_is_called_for_files_futexes_processes_and_the_clock
     ]
 
 
-def test_msgpack_and_sqlite_have_few_doorways() -> None:
-    assert importers("msgpack") == [
+def test_msgpack_and_sqlite_have_few_doorways(nodes: Nodes) -> None:
+    assert importers(nodes, "msgpack") == [
         "ftcomm/durable/packed_state.py",
         "ftcomm/protocol/msgpack_reader.py",
         "ftcomm/state/serializer.py",
@@ -108,7 +112,7 @@ def test_msgpack_and_sqlite_have_few_doorways() -> None:
         "tracker/ftcomm_tracker/server/journal.py",
         "tracker/ftcomm_tracker/server/journal_file.py",
     ]
-    assert importers("sqlite3") == journal
+    assert importers(nodes, "sqlite3") == journal
 
 
 def test_every_test_that_the_security_document_names_exists() -> None:

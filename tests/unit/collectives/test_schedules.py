@@ -266,10 +266,10 @@ def test_a_chain_sends_the_bytes_once_from_each_rank_in_the_steps_that_it_promis
 @pytest.mark.parametrize("gathered", [0, 1 << 30], ids=["in blocks", "gathered"])
 def test_a_direct_exchange_over_links_folds_in_rank_order(gathered, rendezvous, sizes, monkeypatch):
     monkeypatch.setattr(direct_schedule, "GATHERED_BYTES", gathered)
-    for op in ("sum", "mean"):
-        reducer = make_reducer(op, np.dtype(np.float32))
-        for n in set(sizes) - {1}:
-            for count in (*counts_for(n), 16 * n + 3):
+    for n in set(sizes) - {1}:
+        for count in (*counts_for(n), 16 * n + 3):
+            for op in ("sum", "mean")[: 1 if n > 20 else 2]:
+                reducer = make_reducer(op, np.dtype(np.float32))
                 sources = awkward_floats(n, count)
                 schedules = [direct_allreduce(n, rank, count, 4) for rank in range(n)]
                 results = run_in_memory(schedules, sources, reducer, rendezvous=rendezvous)
