@@ -223,6 +223,109 @@ def patterns_plots(lines: list[Line]) -> dict[str, str]:
     return {"patterns.svg": linear(title, curves, "samples, all ranks together")} if curves else {}
 
 
+# Speed-ups of "Distributed TensorFlow with MPI", from a number of cores to another one.
+PUBLISHED = {"MNIST-DNN": (1, 32, 11.64), "MNIST-CNN": (16, 64, 1.41)}
+DIFFERENCES = (
+    "Theirs were measured, with TensorFlow on an InfiniBand cluster. Ours are of the model: it has"
+    " 32 samples in a step, links like TCP within this machine, and no rank that is late."
+)
+
+
+def papers_table(lines: list[Line]) -> str:
+    """Speed-ups of the trainings, of the paper's data sets by the model, and the published ones."""
+    costs = next(line for line in lines if "alpha_us" in line)
+    parts = [
+        facts_line(lines),
+        f"Alpha is {costs['alpha_us']:.1f} us a message, beta {costs['beta_ns']:.3f} ns a byte.",
+        _trainings(lines),
+        _shapes(lines),
+        _published(lines),
+    ]
+    missing = [f"Not measured: {line['missing']}" for line in lines if "missing" in line]
+    return "\n\n".join([part for part in parts if part] + missing)
+
+
+def _trainings(lines: list[Line]) -> str:
+    """One row for each training: measured speed-ups with the model's, or these alone."""
+    found: dict[tuple[str, str], list[Line]] = {}
+    for line in lines:
+        if "experiment" in line:
+            found.setdefault((line["experiment"], line["average"]), []).append(line)
+    rows = []
+    for name, of in found.items():
+        measured = [line for line in of if "measured" in line]
+        right = f"{100 * measured[-1]['right']:.1f} ({measured[-1]['ranks']} ranks)"
+        rows.append([*name, f"{of[0]['samples_per_s']:,}", right])
+        rows[-1] += [_after_kills(line) if "kills" in line else _speedup(line) for line in of[1:]]
+    head = ["network, data", "averaged", "samples a second on one rank", "right, %"]
+    ranks = dict.fromkeys(line["ranks"] for line in lines if line.get("ranks", 1) > 1)
+    head += [f"{n} ranks" for n in ranks]
+    head += ["SHA-256 behind kills"] * any("kills" in line for line in lines)
+    return table(head, rows)
+
+
+def _speedup(line: Line) -> str:
+    """The measured one and the model's, or that alone."""
+    by_model = f"model {line['by_model']:.2f}"
+    return f"{line['measured']:.2f} ({by_model})" if "measured" in line else by_model
+
+
+def _after_kills(line: Line) -> str:
+    """Whether the model is that of the undisturbed run."""
+    is_equal = line["model"] == line["undisturbed"]
+    said = f"equal, {line['model'][:8]}" if is_equal else "NOT EQUAL"
+    return f"{said}; {len(line['killed'])} of {line['kills']} killed"
+
+
+def _shapes(lines: list[Line]) -> str:
+    """One row for each data set of the paper: its step on one rank, and speed-ups by the model."""
+    found: dict[str, list[Line]] = {}
+    for line in lines:
+        if "shape" in line:
+            found.setdefault(line["shape"], []).append(line)
+    if not found:
+        return ""
+    first = next(iter(found.values()))
+    ranks = [n for n in first[0]["speedups"] if n != "1"]
+    head = ["data set, by its shape", "kB of weights", "us a step"]
+    head += [f"{line['average']}, {n} ranks" for line in first for n in ranks]
+    rows = [
+        [name, f"{of[0]['nbytes'] / 1000:,.0f}", f"{of[0]['step_us']:,}"]
+        + [f"{line['speedups'][n]:.2f}" for line in of for n in ranks]
+        for name, of in found.items()
+    ]
+    return "By the model:\n\n" + table(head, rows)
+
+
+def _published(lines: list[Line]) -> str:
+    """One row for each speed-up of the paper, with the model's beside it; and what differs."""
+    found = {(line["shape"], line["average"]): line for line in lines if "shape" in line}
+    averages = list(dict.fromkeys(average for _, average in found))
+    rows = []
+    for name, (few, many, times) in PUBLISHED.items():
+        of = [found[name, average]["speedups"] for average in averages if (name, average) in found]
+        if of:
+            said = [f"{each[str(many)] / each[str(few)]:.2f}" for each in of]
+            rows.append([f"{name}, {few} to {many} cores", f"{times:.2f}", *said])
+    head = ["speed-up", "published", *(f"{average}, by the model" for average in averages)]
+    differences = textwrap.fill(DIFFERENCES, DOCUMENT_WIDTH)
+    return f"{table(head, rows)}\n\n{differences}" if rows else ""
+
+
+def papers_plots(lines: list[Line]) -> dict[str, str]:
+    """By file name, the plot of the model's speed-ups of what was published."""
+    curves = {
+        f"{line['shape']}, {line['average']}": [(int(n), s) for n, s in line["speedups"].items()]
+        for line in lines
+        if line.get("shape") in PUBLISHED
+    }
+    if not curves:
+        return {}
+    few, many, times = PUBLISHED["MNIST-DNN"]
+    curves["MNIST-DNN, published"] = [(few, 1.0), (many, times)]
+    return {"papers.svg": linear("Speed-up over one rank, by the model", curves, "ranks")}
+
+
 def floor_table(lines: list[Line]) -> str:
     """Bytes that each rank sends, and the time, against the least of both."""
     speeds = ", ".join(f"{name} {speed} GB/s" for name, speed in lines[0]["gb_per_s"].items())

@@ -77,14 +77,16 @@ def start_time() -> float:
     return took * 1000
 
 
-def plan_faults(action: str, world_size: int, count: int) -> str:
-    """One fault in each version but the first, at each rank in turn.
+def plan_faults(
+    action: str, world_size: int, count: int, *, first_version: int = 1, seqno: int = SEQNO
+) -> str:
+    """One fault in each version from the first one on, at each rank in turn.
 
     A killed or stopped worker begins another incarnation; a reset ends none.
     """
     ends_a_process = not action.endswith("reset")
     return ",".join(
-        f"{index % world_size}.{index + 1}.{SEQNO}"
+        f"{index % world_size}.{index + first_version}.{seqno}"
         f".{index // world_size if ends_a_process else 0}@{action}"
         for index in range(count)
     )

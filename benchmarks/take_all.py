@@ -20,6 +20,7 @@ import durable_cost
 import floor
 import hidden
 import hierarchy
+import papers
 import patterns
 import recovery
 import result_memory
@@ -35,6 +36,8 @@ from _report import (
     floor_table,
     hidden_table,
     hierarchy_table,
+    papers_plots,
+    papers_table,
     patterns_plots,
     patterns_table,
     recovery_table,
@@ -45,6 +48,7 @@ from _report import (
 )
 
 RESULTS = Path(__file__).with_name("results")
+KILLS = ("--kills", "2")
 RANK_RESULTS = ("--kinds", "reduce_scatter,alltoall")
 
 Lines = list[dict[str, Any]]
@@ -78,6 +82,7 @@ def main() -> None:
         "between_hosts": (_taker(between_hosts, options), between_hosts_table),
         "training": (_taker(training, options), training_table),
         "patterns": (_taker(patterns, options), patterns_table),
+        "papers": (_taker(papers, [*options, *KILLS]), papers_table),
         "rank_results": (_taker(compare, [*options, *RANK_RESULTS]), calls_table),
         "recovery": (_taker(recovery, options), recovery_table),
         "result_memory": (_taker(result_memory, options), result_memory_table),
@@ -97,6 +102,7 @@ def main() -> None:
         print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr)
     plots = allreduce_plots(found.get("compare", []))
     plots |= patterns_plots(found.get("patterns", []))
+    plots |= papers_plots(found.get("papers", []))
     for name, plot in plots.items():
         (arguments.results / name).write_text(plot, encoding="utf-8")
     print(*texts, sep="\n\n")

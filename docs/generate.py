@@ -297,6 +297,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "figures_hidden": figures("hidden", _report.hidden_table),
     "figures_result_memory": figures("result_memory", _report.result_memory_table),
     "figures_patterns": figures("patterns", _report.patterns_table),
+    "figures_papers": figures("papers", _report.papers_table),
     "figures_rank_results": figures("rank_results", _report.calls_table),
     "figures_hierarchy": figures("hierarchy", _report.hierarchy_table),
     "figures_streams": figures("streams", _report.streams_table),

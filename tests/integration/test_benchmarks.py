@@ -1,5 +1,7 @@
 """The benchmarks run, measure what they say, and name a peer that cannot take part."""
 
+import argparse
+import importlib
 import json
 import os
 import subprocess
@@ -181,6 +183,22 @@ def test_training_is_measured_and_compared() -> None:
     _, *lines = run(str(BENCHMARKS / "training.py"), "--quick", "--json")
     assert [line["ranks"] for line in lines] == [1, 2, 4]
     assert all(0 < line["communication"] < 1 for line in lines)
+
+
+@pytest.mark.parametrize("average", ["gradients", "weights"])
+def test_the_papers_training_gives_the_same_model_behind_kills(
+    average: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of two ranks dies in the middle of an average, each in an epoch of its own."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    monkeypatch.setenv("PYTHONPATH", PATHS)
+    papers = importlib.import_module("papers")
+    arguments = argparse.Namespace(epochs=2, kills=2, ranks=[2], processors=2)
+    costs = papers.Costs(1e-4, 1e-9, 0.0)
+    *lines, kill = papers.train("DNN, mushrooms", average, arguments, costs)
+    assert [line["ranks"] for line in lines] == [1, 2]
+    assert (kill["killed"], kill["model"]) == (["0", "1"], kill["undisturbed"])
+    assert min(line["right"] for line in lines) > 0.9  # something was learned
 
 
 @pytest.mark.slow

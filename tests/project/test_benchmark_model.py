@@ -101,3 +101,41 @@ def test_what_the_loopback_carried_is_read(monkeypatch: pytest.MonkeyPatch) -> N
     floor = pytest.importorskip("floor")
     text = "Inter-|\n face |bytes\n    lo: 1234 5 0 0 0 0 0 0 1234 5\n  eth0: 9 1\n"
     assert floor.looped_bytes(text) == 1234
+
+
+@pytest.fixture
+def papers(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return pytest.importorskip("papers")
+
+
+def test_alpha_and_beta_of_two_sizes_make_their_times(papers: Any) -> None:
+    """On two processors: 1 KiB is one message, 4 MiB are two of half the bytes."""
+    alpha, beta = 5e-5, 8e-10
+    sizes = [(1 << 10, alpha + beta * (1 << 10)), (4 << 20, 2 * alpha + beta * (4 << 20))]
+    costs = papers.fit(sizes, processors=2)
+    assert (costs.alpha, costs.beta, costs.gamma) == pytest.approx((alpha, beta, 0.0))
+    shared = [(nbytes, 2 * seconds) for nbytes, seconds in sizes]
+    assert papers.fit(shared, processors=1).beta == pytest.approx(beta)
+
+
+def test_speed_ups_are_those_of_a_ring_worked_out_by_hand(papers: Any) -> None:
+    alpha, beta, step_s, nbytes, ranks = 5e-5, 8e-10, 1e-3, 4_000_000, 4
+    work, costs = papers.Work(100.0, step_s, nbytes), papers.Costs(alpha, beta, 0.0)
+    ring = 2 * (ranks - 1) * (alpha + beta * nbytes / ranks)
+    by_hand = {"gradients": 100 / (25 * (1 + ring / step_s)), "weights": 100 / (25 + ring / step_s)}
+    found = {name: papers.speedup(work, ranks, name, costs) for name in by_hand}
+    assert found == {name: round(times, 2) for name, times in by_hand.items()}
+    assert papers.speedup(work, 1, "gradients", costs) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("killed", "model", "status"), [(["0", "1"], "a", 0), (["0"], "a", 1), (["0", "1"], "b", 1)]
+)
+def test_another_model_and_a_kill_that_did_not_happen_are_failures(
+    papers: Any, monkeypatch: pytest.MonkeyPatch, killed: list[str], model: str, status: int
+) -> None:
+    line = {"kills": 2, "killed": killed, "model": model, "undisturbed": "a"}
+    monkeypatch.setattr(papers, "take", lambda _: [{"machine": {}}, line])
+    monkeypatch.setattr("sys.argv", ["papers.py", "--json"])
+    assert papers.main() == status

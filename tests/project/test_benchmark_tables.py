@@ -73,6 +73,40 @@ def test_a_way_to_train_is_compared_with_the_first_one(report: Any) -> None:
     assert (plot.count("<polyline"), report.patterns_plots(lines[:1])) == (2, {})
 
 
+def test_speed_ups_stand_beside_the_models_and_the_published_ones(report: Any) -> None:
+    name = {"experiment": "DNN, digits", "average": "weights"}
+    shape = {"shape": "MNIST-DNN", "average": "weights", "nbytes": 712_440, "step_us": 1500}
+    speed = {"samples_per_s": 20_000, "right": 0.95}
+    lines = [
+        {"machine": {"cpus": 2}},
+        {"alpha_us": 50.0, "beta_ns": 0.8},
+        {**name, "ranks": 1, "by_model": 1.0, "measured": 1.0, **speed},
+        {**name, "ranks": 2, "by_model": 1.9, "measured": 1.75, **speed, "right": 0.9},
+        {**name, "ranks": 4, "by_model": 3.6},
+        {**name, "kills": 2, "killed": ["0", "1"], "model": "abcdef0123", "undisturbed": "b"},
+        {**shape, "speedups": {"1": 1.0, "16": 15.5, "32": 30.5}},
+        {"missing": "cnn: torch is not installed"},
+    ]
+    text = report.papers_table(lines)
+    rows = [line for line in text.splitlines() if line.startswith("| ") and "---" not in line]
+    head, training, _, shape_row, _, published = rows
+    assert head == (
+        "| network, data | averaged | samples a second on one rank | right, % | 2 ranks | 4 ranks |"
+        " SHA-256 behind kills |"
+    )
+    assert training == (
+        "| DNN, digits | weights | 20,000 | 90.0 (2 ranks) | 1.75 (model 1.90) | model 3.60 |"
+        " NOT EQUAL; 2 of 2 killed |"
+    )
+    assert shape_row == "| MNIST-DNN | 712 | 1,500 | 15.50 | 30.50 |"
+    assert published == "| MNIST-DNN, 1 to 32 cores | 11.64 | 30.50 |"
+    assert text.endswith("Not measured: cnn: torch is not installed")
+    lines[5]["undisturbed"] = "abcdef0123"
+    assert "| equal, abcdef01; 2 of 2 killed |" in report.papers_table(lines)
+    (plot,) = report.papers_plots(lines).values()
+    assert (plot.count("<polyline"), report.papers_plots(lines[:6])) == (2, {})
+
+
 def test_each_phase_of_a_fault_has_a_row(report: Any) -> None:
     lines = [
         {"machine": {"cpus": 2}},
