@@ -260,7 +260,7 @@ def _trainings(lines: list[Line]) -> str:
     head = ["network, data", "averaged", "samples a second on one rank", "right, %"]
     ranks = dict.fromkeys(line["ranks"] for line in lines if line.get("ranks", 1) > 1)
     head += [f"{n} ranks" for n in ranks]
-    head += ["SHA-256 behind kills"] * any("kills" in line for line in lines)
+    head += ["SHA-256 after kills"] * any("kills" in line for line in lines)
     return table(head, rows)
 
 

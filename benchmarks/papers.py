@@ -113,7 +113,7 @@ def train(name: str, average: str, arguments: argparse.Namespace, costs: Costs) 
             line |= {"right": found(ranks)["right"]}
         yield line
     if kills:
-        ranks = max(2, *(n for n in arguments.ranks if n <= arguments.processors))
+        ranks = max([2, *(n for n in arguments.ranks if n <= arguments.processors)])
         undisturbed = found(ranks)
         seqno = undisturbed["steps"] // 2 if average == GRADIENTS else 0
         faults = plan_faults("half_sent=kill", ranks, kills, first_version=0, seqno=seqno)

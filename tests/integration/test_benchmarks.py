@@ -186,7 +186,7 @@ def test_training_is_measured_and_compared() -> None:
 
 
 @pytest.mark.parametrize("average", ["gradients", "weights"])
-def test_the_papers_training_gives_the_same_model_behind_kills(
+def test_the_papers_training_gives_the_same_model_after_kills(
     average: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of two ranks dies in the middle of an average, each in an epoch of its own."""

@@ -92,7 +92,7 @@ def test_speed_ups_stand_beside_the_models_and_the_published_ones(report: Any) -
     head, training, _, shape_row, _, published = rows
     assert head == (
         "| network, data | averaged | samples a second on one rank | right, % | 2 ranks | 4 ranks |"
-        " SHA-256 behind kills |"
+        " SHA-256 after kills |"
     )
     assert training == (
         "| DNN, digits | weights | 20,000 | 90.0 (2 ranks) | 1.75 (model 1.90) | model 3.60 |"
