@@ -271,7 +271,7 @@ def _speedup(line: Line) -> str:
 
 
 def _after_kills(line: Line) -> str:
-    """Whether the model is that of the undisturbed run."""
+    """Equality of the model with that of the undisturbed run."""
     is_equal = line["model"] == line["undisturbed"]
     said = f"equal, {line['model'][:8]}" if is_equal else "NOT EQUAL"
     return f"{said}; {len(line['killed'])} of {line['kills']} killed"

@@ -1,4 +1,4 @@
-"""The experiments of "Distributed TensorFlow with MPI" (Vishnu, Siegel, Daily, 2016).
+"""The experiments of "Distributed TensorFlow with MPI" (Vishnu et al., 2016).
 
     python benchmarks/papers.py
     python benchmarks/papers.py --model dnn --ranks 1,2 --average gradients --kills 2
@@ -73,12 +73,12 @@ def epoch_s(work: Work, ranks: int, average: str, costs: Costs) -> float:
 
 
 def speedup(work: Work, ranks: int, average: str, costs: Costs) -> float:
-    """How many times as fast as one rank, by the model."""
+    """Speed-up over one rank by the model."""
     return round(epoch_s(work, 1, average, costs) / epoch_s(work, ranks, average, costs), 2)
 
 
 def run_job(ranks: int, *words: str, faults: str = "") -> Line:
-    """What rank 0 of a job found, and the workers that were killed."""
+    """Run a job; returns what rank 0 found, and the workers that were killed."""
     with tempfile.TemporaryDirectory(prefix="ftcomm-bench-") as folder:
         out, state = Path(folder) / "figures", Path(folder) / "job"
         job = ["-n", str(ranks), "--state-dir", str(state)]
