@@ -245,6 +245,12 @@ def figures(name: str, say: Say) -> Callable[[], str]:
     return made
 
 
+def papers_figures(lines: list[dict[str, Any]]) -> str:
+    """The tables of `papers.py`, and its plot."""
+    plot = "![Speed-ups by the model, and the published one](../benchmarks/results/papers.svg)"
+    return f"{_report.papers_table(lines)}\n\n{plot}"
+
+
 def allreduce_plots() -> str:
     """Images of what `compare.py` found last."""
     plots = sorted(RESULTS.glob("allreduce-*.svg"))
@@ -297,7 +303,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "figures_hidden": figures("hidden", _report.hidden_table),
     "figures_result_memory": figures("result_memory", _report.result_memory_table),
     "figures_patterns": figures("patterns", _report.patterns_table),
-    "figures_papers": figures("papers", _report.papers_table),
+    "figures_papers": figures("papers", papers_figures),
     "figures_rank_results": figures("rank_results", _report.calls_table),
     "figures_hierarchy": figures("hierarchy", _report.hierarchy_table),
     "figures_streams": figures("streams", _report.streams_table),
