@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-FRAMEWORKS = {"torch": "torch", "dask": "distributed", "ray": "ray"}
+FRAMEWORKS = {"torch": "torch", "dask": "distributed", "ray": "ray", "keras": "tensorflow"}
 OPTION = re.compile(r"^  (?:-h, )?--[a-z-]+(?: [A-Z_]+)?(?P<meaning>\n? {2,}\S.*)?$", re.MULTILINE)
 
 

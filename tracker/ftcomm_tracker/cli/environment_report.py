@@ -19,6 +19,7 @@ EXTRAS = {
     "dask": "distributed",
     "durable": "s3fs",
     "examples": "scikit-learn",
+    "keras": "keras",
     "lightgbm": "lightgbm",
     "notebook": "cloudpickle",
     "ray": "ray",
