@@ -21,8 +21,8 @@ import types
 import trio
 
 OPTIONAL = (  # imported by nobody inside; they need what may be missing
-    "ftcomm.torch", "ftcomm.lightgbm", "ftcomm.xgboost", "ftcomm.dask", "ftcomm.ray",
-    "ftcomm_tracker.embedding.dask_gang", "ftcomm_tracker.embedding.ray_gang",
+    "ftcomm.torch", "ftcomm.lightgbm", "ftcomm.xgboost", "ftcomm.keras", "ftcomm.dask",
+    "ftcomm.ray", "ftcomm_tracker.embedding.dask_gang", "ftcomm_tracker.embedding.ray_gang",
 )  # fmt: skip
 PACKAGES = ("ftcomm", "ftcomm_tracker", "ftcomm_chaos")
 
