@@ -138,6 +138,7 @@ def test_every_kind_of_fault_is_measured() -> None:
         "start of an interpreter": 9,
         "SIGKILL and restart": 2,
         "SIGKILL with a spare": 2,
+        "SIGKILL with a spare, 100 MB": 2,
         "link reset": 2,
         "SIGSTOP past the limit": 2,
         "tracker restart": 2,
