@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from ftcomm.protocol.position import Position
 from ftcomm.recovery.events import FatalFound, MessagesClaimed, MessagesWanted
 from ftcomm.recovery.machine import Completion, WorkerMachine
-from ftcomm.recovery.messages.message_exchange import MessageArrived
+from ftcomm.recovery.messages.message_exchange import MessageArrived, Served
 from ftcomm.recovery.messages.names import MODULUS
 from ftcomm.recovery.messages.sent_log import SentMessage
-from ftcomm_chaos.explorer.transitions import SITE
+from ftcomm_chaos.explorer.transitions import SITE, PendingMessages
 from ftcomm_chaos.explorer.workload import MESSAGES, content_of
 from ftcomm_chaos.sim.world import Violation
 
@@ -95,7 +95,7 @@ def can_serve(model: "Model", process: "ModelProcess", index: int) -> bool:
     """Tell whether the source can hear what was asked, or has a message that follows."""
     link = process.links[index]
     source = model.serving(process, link.epoch, link.source)
-    if source is None or model.core(process).progress.position.version > link.version:
+    if source is None:
         return False
     return link.at < 0 or _following(model, process, index) is not None
 
@@ -107,14 +107,14 @@ def serve(model: "Model", port: int, index: int) -> None:
     source = model.serving(process, link.epoch, link.source)
     assert source is not None, "it can serve"
     if link.at < 0:
-        _put_link(model, port, index, 0)
+        _put_link(model, port, index, link._replace(at=0))
         rank = model.core(process).view.rank
         model.hear(source.port, MessagesClaimed(link.epoch, rank, link.version, link.marks))
         return
     found = _following(model, process, index)
     assert found is not None, "a message follows"
-    at, sent = found
-    _put_link(model, port, index, at)
+    link, sent = found
+    _put_link(model, port, index, link)
     content = sent.number, sent.digest, sent.value
     stream = sent.stream
     arrived = MessageArrived(link.epoch, link.source, link.version, stream.tag, *content)
@@ -125,23 +125,21 @@ def _arrive(core: WorkerMachine, arrived: MessageArrived) -> bool:
     return core.messages.arrive(arrived)
 
 
-def _put_link(model: "Model", port: int, index: int, at: int) -> None:
+def _put_link(model: "Model", port: int, index: int, link: PendingMessages) -> None:
     links = list(model.processes[port].links)
-    links[index] = links[index]._replace(at=at)
+    links[index] = link
     model.processes[port] = model.processes[port]._replace(links=tuple(links))
 
 
 def _following(
     model: "Model", process: "ModelProcess", index: int
-) -> tuple[int, SentMessage] | None:
+) -> tuple[PendingMessages, SentMessage] | None:
     link = process.links[index]
     source = model.serving(process, link.epoch, link.source)
     assert source is not None, "it can serve"
     rank = model.core(process).view.rank
-    numbers = tuple((tag, mark.number) for tag, mark in link.marks)
-    args = rank, link.version, link.at, numbers
-    found: tuple[int, SentMessage] | None
-    found, _ = model.parts.cores.call(source.core, _first_behind, *args)
+    found: tuple[PendingMessages, SentMessage] | None
+    found, _ = model.parts.cores.call(source.core, _first_behind, rank, link)
     return found
 
 
@@ -193,7 +191,11 @@ def _can_ask(core: WorkerMachine, source: int) -> bool:
 
 
 def _first_behind(
-    core: WorkerMachine, rank: int, version: int, at: int, numbers: tuple[tuple[bytes, int], ...]
-) -> tuple[int, SentMessage] | None:
-    behind, found = core.messages.following(rank, version, at, dict(numbers), 1)
-    return (behind, found[0]) if found else None
+    core: WorkerMachine, rank: int, link: PendingMessages
+) -> tuple[PendingMessages, SentMessage] | None:
+    served = Served(link.version, {tag: mark.number for tag, mark in link.marks}, link.at)
+    behind, found = core.messages.following(rank, served, 1)
+    if not found:
+        return None
+    marks = link.marks if behind.version == link.version else ()
+    return link._replace(version=behind.version, marks=marks, at=behind.at), found[0]

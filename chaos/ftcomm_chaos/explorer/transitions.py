@@ -58,7 +58,7 @@ class PendingPart(NamedTuple):
 
 
 class PendingMessages(NamedTuple):
-    """A request to one rank for all its messages of a version behind these marks.
+    """A request to one rank for all its messages behind these marks of a version.
 
     `at` says how much of the source's log was looked at; -1 until the source has been asked.
     """

@@ -7,13 +7,12 @@ from ftcomm.control.fetching.copies import ask_for_copies
 from ftcomm.control.fetching.fetch import fetch
 from ftcomm.control.fetching.parts import ask_for_parts
 from ftcomm.control.fetching.prefetch import prefetch
-from ftcomm.control.messages.asking import MessageLinks
+from ftcomm.control.messages.asking import ask_for_messages
 from ftcomm.recovery.events import AskForMessages, FetchCopies, FetchParts, StartPrefetch
 
 
 async def keep_fetching(driver: Driver, orders: trio.MemoryReceiveChannel[FetchOrder]) -> None:
     """Carry out the plans' fetches, one task for each source, and what else is fetched."""
-    messages = MessageLinks(driver)
     async for order in orders:
         if isinstance(order, StartPrefetch):
             driver.nursery.start_soon(prefetch, driver, order)
@@ -22,6 +21,6 @@ async def keep_fetching(driver: Driver, orders: trio.MemoryReceiveChannel[FetchO
         elif isinstance(order, FetchCopies):
             driver.nursery.start_soon(ask_for_copies, driver, order)
         elif isinstance(order, AskForMessages):
-            messages.ask(order)
+            driver.nursery.start_soon(ask_for_messages, driver, order)
         else:
             driver.nursery.start_soon(fetch, driver, order)

@@ -1,6 +1,6 @@
 """Asking: links over which this rank gets the messages of others."""
 
-import math
+import contextlib
 from typing import TYPE_CHECKING
 
 import trio
@@ -28,37 +28,24 @@ if TYPE_CHECKING:
 # `ENTRY_BYTES` more. A source that has sent more waits, unless the user waits for a message of it:
 # what is waited for may be behind others.
 READ_AHEAD_BYTES = 64 << 20
-_Orders = trio.MemoryReceiveChannel[AskForMessages]
 
 
-class MessageLinks:
-    """The links of one worker, one to each source in an epoch; for the control thread."""
+async def ask_for_messages(driver: "Driver", order: AskForMessages) -> None:
+    """Take the messages of a source until the link or the epoch ends; for the control thread."""
+    with driver.epoch_scopes.opened():
+        if driver.hub.core.view.epoch == order.epoch:
+            await _MessageLink(driver, order).run()
 
-    def __init__(self, driver: "Driver") -> None:
-        self._driver = driver
-        self._asking: dict[tuple[int, int], trio.MemorySendChannel[AskForMessages]] = {}
 
-    def ask(self, order: AskForMessages) -> None:
-        """Send a request, over the link of this epoch if there is one."""
-        key = (order.epoch, order.source)
-        orders = self._asking.get(key)
-        if orders is None:
-            orders, received = trio.open_memory_channel[AskForMessages](math.inf)
-            self._asking[key] = orders
-            self._driver.nursery.start_soon(self._run, *key, received)
-        orders.send_nowait(order)
+class _MessageLink:
+    """The link to one source in one epoch."""
 
-    async def _run(self, epoch: int, source: int, orders: _Orders) -> None:
-        with self._driver.epoch_scopes.opened():
-            try:
-                if self._driver.hub.core.view.epoch == epoch:
-                    await self._receive_all(epoch, source, orders)
-            finally:
-                self._asking.pop((epoch, source), None)
+    def __init__(self, driver: "Driver", order: AskForMessages) -> None:
+        self._driver, self._order = driver, order
 
-    async def _receive_all(self, epoch: int, source: int, orders: _Orders) -> None:
-        """Take the messages of `source` until the link or the epoch ends."""
-        driver = self._driver
+    async def run(self) -> None:
+        """Open it, ask, and take what comes until it ends, which the machine is told."""
+        driver, epoch, source = self._driver, self._order.epoch, self._order.source
         try:
             link = await open_message_link(driver, epoch, source)
         except RelayLost as error:  # the source itself is not to blame
@@ -68,7 +55,7 @@ class MessageLinks:
             driver.apply(MessagesLost(epoch, source, f"cannot connect: {describe(error)}"))
             return
         try:
-            intake = self._intake(link, epoch, source)
+            intake = self._intake(link)
         except OSError as error:  # no descriptor is left for it
             link.close()
             driver.apply(MessagesLost(epoch, source, describe(error)))
@@ -76,7 +63,7 @@ class MessageLinks:
         driver.hub.message_links.add(link)
         driver.hub.intakes[source] = intake
         try:
-            cause = await self._take_until_broken(intake, link, source, orders)
+            cause = await self._take_until_broken(intake, link)
         finally:
             if driver.hub.intakes.get(source) is intake:
                 del driver.hub.intakes[source]
@@ -84,9 +71,9 @@ class MessageLinks:
             driver.hub.message_links.discard(link)
         driver.apply(MessagesLost(epoch, source, cause))
 
-    def _intake(self, link: Link, epoch: int, source: int) -> Intake:
-        """Return the intake by which the messages of `source` are read."""
-        arrivals = Arrivals(self._driver, epoch, source)
+    def _intake(self, link: Link) -> Intake:
+        """Return the intake by which the link is read."""
+        arrivals = Arrivals(self._driver, self._order.epoch, self._order.source)
 
         def place_for(head: MessageHead) -> Array:
             return arrivals.place_for(head, intake.direct)
@@ -100,29 +87,23 @@ class MessageLinks:
         intake = Intake(link, MessageParser(place_for), take, spins)
         return intake
 
-    async def _take_until_broken(
-        self, intake: Intake, link: Link, source: int, orders: _Orders
-    ) -> str:
+    async def _take_until_broken(self, intake: Intake, link: Link) -> str:
         """Ask for messages and take them; return why there are no more of them."""
         limit_s = self._driver.hub.settings.detect_within
         cause = ""
-
-        async def room() -> None:
-            await self._room(source)
-
         async with trio.open_nursery() as nursery:
             stream = IdleTimeoutStream(LinkStream(link), limit_s)
-            nursery.start_soon(_send_requests, stream, orders)
+            nursery.start_soon(_send_request, stream, self._order)
             try:
-                await intake.keep_reading(limit_s, room)
+                await intake.keep_reading(limit_s, self._room)
             except BROKEN as error:
                 cause = describe(error)
             nursery.cancel_scope.cancel()
         return cause
 
-    async def _room(self, source: int) -> None:
-        """Return when more of `source` may be read."""
-        receives = self._driver.hub.receives
+    async def _room(self) -> None:
+        """Return when more of the source may be read."""
+        source, receives = self._order.source, self._driver.hub.receives
         if receives.may_read(source, READ_AHEAD_BYTES):
             return
         with self._driver.taken_news.watched() as news:
@@ -133,11 +114,8 @@ class MessageLinks:
                 await taken.wait()
 
 
-async def _send_requests(stream: ByteStream, orders: _Orders) -> None:
-    """Ask for each version; where that fails, who reads the link finds out."""
-    try:
-        async for order in orders:
-            marks = tuple(StreamMark(tag, *mark) for tag, mark in order.marks)
-            await send_message(stream, MessageRequest(order.epoch, order.version, marks))
-    except BROKEN:
-        return
+async def _send_request(stream: ByteStream, order: AskForMessages) -> None:
+    """Ask for messages; where that fails, who reads the link finds out."""
+    marks = tuple(StreamMark(tag, *mark) for tag, mark in order.marks)
+    with contextlib.suppress(*BROKEN):
+        await send_message(stream, MessageRequest(order.epoch, order.version, marks))

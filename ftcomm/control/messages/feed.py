@@ -13,7 +13,7 @@ from ftcomm.control.messages.message_head import HeadEncoder
 from ftcomm.memory.late_copy import LateCopy
 from ftcomm.memory.message_value import MessageValue
 from ftcomm.protocol.link_messages import MessageRequest
-from ftcomm.recovery.messages.message_exchange import MessageExchange
+from ftcomm.recovery.messages.message_exchange import MessageExchange, Served
 from ftcomm.recovery.messages.sent_log import SentMessage
 from ftcomm.transport.link import Link
 
@@ -45,9 +45,7 @@ class Feed:
         self._messages, self._to, self._link, self._note = messages, to, link, note
         self._io = threading.Lock()  # while another thread writes, or the link is closed
         self._is_over = False
-        self._request: MessageRequest | None = None
-        self._numbers: dict[bytes, int] = {}  # of the request: what the receiver has, by tag
-        self._at = 0  # entries of the log that were written, or that it does not need
+        self._served: Served | None = None  # once the receiver has asked
         self._rest: list[Piece] = []  # of a message that was written in part
         self._was_missed = False  # the control thread had to leave
         self._heads = HeadEncoder()
@@ -55,8 +53,7 @@ class Feed:
 
     def ask(self, request: MessageRequest) -> None:
         """The receiver says what it has."""
-        self._request, self._at = request, 0
-        self._numbers = {mark.tag: mark.number for mark in request.marks}
+        self._served = Served(request.version, {mark.tag: mark.number for mark in request.marks})
 
     # --- the control thread -----------------------------------------------------------------------
 
@@ -66,8 +63,9 @@ class Feed:
             self._was_missed = True
             return []
         pieces, self._rest = self._rest, []
-        if not pieces:
-            pieces = self._pieces_of(self._following(BATCH))
+        if not pieces and self._served is not None:
+            self._served, found = self._messages.following(self._to, self._served, BATCH)
+            pieces = self._pieces_of(self._served.version, found)
         self.is_writing = bool(pieces)
         return pieces
 
@@ -82,22 +80,12 @@ class Feed:
         """The caller writes no more."""
         self.is_writing = False
 
-    def _following(self, count: int) -> list[SentMessage]:
-        if self._request is None:
-            return []
-        version = self._request.version
-        self._at, found = self._messages.following(
-            self._to, version, self._at, self._numbers, count
-        )
-        return found
-
-    def _pieces_of(self, messages: list[SentMessage]) -> list[Piece]:
+    def _pieces_of(self, version: int, messages: list[SentMessage]) -> list[Piece]:
         """Small messages in one piece, and a large one in the log's own memory."""
         pieces: list[Piece] = []
         joined = bytearray()
         for message in messages:
-            assert self._request is not None, "it was asked for"
-            head, raw = self._head_and_content(self._request.version, message, message.value)
+            head, raw = self._head_and_content(version, message, message.value)
             joined += head
             if len(raw) <= JOINED_BYTES:
                 joined += raw
@@ -124,15 +112,14 @@ class Feed:
 
         The caller then calls `write` with it, under no lock.
         """
-        if self._is_over or self.is_writing or self._rest or self._request is None:
+        if self._is_over or self.is_writing or self._rest or self._served is None:
             return None
-        version, at = self._request.version, self._at
-        message = self._messages.newest_behind(self._to, version, at, self._numbers)
-        if message is None:
+        found = self._messages.newest_behind(self._to, self._served)
+        if found is None:
             return None
-        self._at = at + 1
+        self._served, message = found
         self.is_writing = True
-        return version, message
+        return self._served.version, message
 
     def write(self, claim: Claim, lock: threading.Lock, copy: LateCopy | None = None) -> None:
         """Write a message as far as that does not block; the control thread writes the rest.

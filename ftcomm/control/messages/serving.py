@@ -33,7 +33,7 @@ async def serve_messages(driver: Driver, link: Link, context: DataContext) -> No
 
 
 class _MessageLink:
-    """One link, over which one receiver asks once for each version."""
+    """One link, over which one receiver asks once."""
 
     def __init__(self, driver: Driver, link: Link, context: DataContext) -> None:
         self._driver, self._hub, self._context = driver, driver.hub, context

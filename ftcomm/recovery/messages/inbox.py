@@ -1,4 +1,4 @@
-"""The inbox: messages that have arrived in the present version, until the user takes them (R21)."""
+"""The inbox: messages of one version that have arrived, until the user takes them (R21)."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -133,8 +133,3 @@ class Inbox:
         """All that was taken of `source`."""
         streams = self._streams.items()
         return total_of((tag, found.taken) for (of, _, tag), found in streams if of == source)
-
-    def commit(self) -> None:
-        """The version is committed, so all has been taken: a new one counts from the beginning."""
-        self._streams.clear()
-        self._held.clear()

@@ -2,8 +2,11 @@
 
 The sender logs a message when it is sent, and is done.  The receiver asks its source for all that
 it lacks, once in an epoch: it says how far each stream has arrived, and the digest of that.  The
-source sends what follows, as it is sent, until the epoch ends.  So a link that was lost costs
-nothing: the next plan lets the receiver ask again.
+source sends what follows, as it is sent, until the epoch ends, and so also in later versions.  So a
+link that was lost costs nothing: the next plan lets the receiver ask again.
+
+A source may commit a version before its receiver does.  What comes of the next version is held
+ahead until the receiver is there.
 
 A receiver that was restarted has nothing, and gets all messages of the version again.  A sender
 that was restarted sends them anew.  It logs them, and only what its receivers lack leaves this
@@ -49,6 +52,14 @@ class MessageArrived(NamedTuple):
     digest: bytes
     value: Any
     nbytes: int = 0
+
+
+class Served(NamedTuple):
+    """How far a receiver that has asked was served of this rank's messages."""
+
+    version: int
+    numbers: Mapping[bytes, int]  # of each tag, how many of that version it had when it asked
+    at: int = 0  # entries of the log that were sent, or that it does not need
 
 
 class MessageHold:
@@ -112,9 +123,9 @@ class MessageExchange:
     def __init__(self, view: EpochView, contact: TrackerContact, progress: CallProgress) -> None:
         self._view, self._contact, self._progress = view, contact, progress
         self.sent, self._inbox = SentLog(), Inbox()
+        self._ahead = Inbox()  # of the next version
         self._version = 0
-        self._asked: set[int] = set()  # sources, in the epoch
-        self._asked_in = 0
+        self._asked: set[int] = set()  # sources, since the last plan
         self._waits_since: dict[int, float] = {}
         self._early: dict[int, tuple[int, Marks]] = {}  # claims of a version yet to come here
         self._released: list[Any] = []
@@ -125,9 +136,9 @@ class MessageExchange:
         version = self._progress.position.version
         if version != self._version:
             self._released += self.sent.commit()
-            self._inbox.commit()
+            self._inbox = self._ahead if version == self._version + 1 else Inbox()
+            self._ahead = Inbox()
             self._waits_since.clear()
-            self._asked = set()
             self._version = version
             early, self._early = self._early, {}
             for destination, (claimed, marks) in early.items():
@@ -245,30 +256,30 @@ class MessageExchange:
         return None
 
     def following(
-        self, destination: int, version: int, at: int, marks: Mapping[bytes, int], count: int
-    ) -> tuple[int, list[SentMessage]]:
-        """See `SentLog.behind`; nothing where this rank is in another version than the receiver."""
+        self, destination: int, served: Served, count: int
+    ) -> tuple[Served, list[SentMessage]]:
+        """Messages that come next, and how far that is; see `SentLog.behind`."""
         self._turn()
+        version, numbers, at = served = _followed(served, self._version)
         if version != self._version:
-            return at, []
-        return self.sent.behind(destination, at, marks, count)
+            return served, []
+        at, found = self.sent.behind(destination, at, numbers, count)
+        return Served(version, numbers, at), found
 
-    def newest_behind(
-        self, destination: int, version: int, at: int, marks: Mapping[bytes, int]
-    ) -> SentMessage | None:
-        """See `SentLog.newest_behind`; None where this rank is in another version."""
+    def newest_behind(self, destination: int, served: Served) -> tuple[Served, SentMessage] | None:
+        """The newest message, and how far that is, if it comes next; see `SentLog`."""
         self._turn()
+        version, numbers, at = _followed(served, self._version)
         if version != self._version:
             return None
-        return self.sent.newest_behind(destination, at, marks)
+        message = self.sent.newest_behind(destination, at, numbers)
+        return None if message is None else (Served(version, numbers, at + 1), message)
 
     # --- receiving ------------------------------------------------------------------------------
 
     def _ask(self, source: int) -> list[Effect]:
         """Ask `source` for all messages that this rank lacks, unless it was asked in this epoch."""
         view = self._view
-        if self._asked_in != view.epoch:
-            self._asked, self._asked_in = set(), view.epoch
         if source in self._asked or not view.is_live or not view.members[source].present:
             return []
         self._asked.add(source)
@@ -281,22 +292,24 @@ class MessageExchange:
         A source that was restarted hears what it must send again, while its script can be blamed.
         """
         self._turn()
-        asked, self._asked, self._asked_in = self._asked, set(), self._view.epoch
+        asked, self._asked = self._asked, set()
+        self._ahead = Inbox()  # its source sends it again, or what it sends now if it was restarted
         orders: list[Effect] = []
         for source in sorted(asked | self._inbox.sources()):
             orders += self._ask(source)
         return orders
 
     def arrive(self, arrived: MessageArrived) -> bool:
-        """Hold a message that has come; False if it is here, or of another epoch or version."""
+        """Hold a message that has come; False if it cannot be taken now, or not any more."""
         self._turn()
-        view = self._view
-        is_current = arrived.epoch == view.epoch and view.is_live
-        if not is_current or arrived.version != self._version:
+        view, version = self._view, arrived.version
+        if arrived.epoch != view.epoch or not view.is_live:
             return False
-        stream = (arrived.source, self._view.rank, arrived.tag)
+        stream = (arrived.source, view.rank, arrived.tag)
         content = arrived.number, arrived.digest, arrived.value, arrived.nbytes
-        return self._inbox.put(stream, *content)
+        if version == self._version + 1:
+            self._ahead.put(stream, *content)
+        return version == self._version and self._inbox.put(stream, *content)
 
     def pass_on(self, arrived: MessageArrived, taker: Taker, now: float) -> bool:
         """Take a message that has come for `taker`; False, and nothing is changed, if it may not.
@@ -318,12 +331,12 @@ class MessageExchange:
     def held(self, source: int) -> int:
         """Bytes of `source` that have arrived and were not taken."""
         self._turn()
-        return self._inbox.held(source)
+        return self._inbox.held(source) + self._ahead.held(source)
 
     def must_ask(self, source: int) -> bool:
         """True where `MessagesWanted` of this source may have something to do."""
         self._turn()
-        return self._asked_in != self._view.epoch or source not in self._asked
+        return source not in self._asked
 
     def next_number(self, source: int, tag: bytes) -> int:
         """Number of a stream's next message in this version; 0 where one waits to be taken."""
@@ -369,3 +382,8 @@ class MessageExchange:
                 )
                 return FatalFound("JobLostError", cause)
         return None
+
+
+def _followed(served: Served, version: int) -> Served:
+    """What was served behind a commit: all of the version before was taken, and nothing of this."""
+    return served if served.version >= version else Served(version, {})

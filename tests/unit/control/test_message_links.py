@@ -24,7 +24,6 @@ from ftcomm.control.message_stream import (
 )
 from ftcomm.control.messages import asking
 from ftcomm.control.messages import feed as feed_module
-from ftcomm.control.messages.asking import MessageLinks
 from ftcomm.control.messages.direct_receive import DirectReceive
 from ftcomm.control.messages.feed import JOINED_BYTES, Feed
 from ftcomm.control.messages.posted_receives import PostedReceive, PostedReceives
@@ -44,6 +43,7 @@ from ftcomm.protocol.link_messages import (
 from ftcomm.protocol.messages import FatalReport, Suspect
 from ftcomm.recovery.events import AskForMessages, MessagesWanted, SendControl
 from ftcomm.recovery.machine import WorkerMachine
+from ftcomm.recovery.messages.message_exchange import Served
 from ftcomm.recovery.messages.names import START, behind
 from tests.unit.recovery.test_messages import checkpoint, loaded
 from tests.unit.transport.linked import linked
@@ -300,7 +300,7 @@ async def test_a_message_may_be_copied_for_the_log_when_it_is_on_its_way(
     feed.write(claim, link.driver.hub.lock, late_copy_of(value))
     value.stored.flat[:] = -1.0  # the user may, as the call is over
     assert await link.next() == (1, numbers)
-    _, [logged] = link.core.messages.following(1, 0, 0, {}, 9)
+    _, [logged] = link.core.messages.following(1, Served(0, {}), 9)
     assert logged.value.stored.flat.tolist() == numbers
 
 
@@ -399,13 +399,12 @@ class Source:
             return far
 
         monkeypatch.setattr(asking, "open_message_link", open_message_link)
-        self.links = MessageLinks(self.driver)
         self.want()
 
     def want(self) -> None:
         self.driver.apply(MessagesWanted(1))
         for order in self.driver.orders:
-            self.links.ask(order)
+            self.driver.nursery.start_soon(asking.ask_for_messages, self.driver, order)
         self.driver.orders.clear()
 
     async def until(self, condition: Callable[[], object]) -> None:
@@ -483,11 +482,13 @@ async def test_messages_are_taken_as_they_were_sent(source: Source) -> None:
     assert (value.content, value.text) == (Content.ARRAY, "float64[2]")
 
 
-async def test_a_new_version_is_asked_for_over_the_same_link(source: Source) -> None:
+async def test_messages_of_the_next_version_follow_those_of_this_one(source: Source) -> None:
     assert await receive_message(source.near) == MessageRequest(1, 0)
+    await send_all(source.near, item_of(1, value_of(1.0), version=1))
+    await source.until(lambda: source.core.messages.held(1))
     checkpoint(source.core, 1)
     source.want()
-    assert await receive_message(source.near) == MessageRequest(1, 1)
+    assert source.waiting().stored.flat.tolist() == [1.0]
 
 
 async def test_a_source_is_not_read_far_ahead_of_its_user(

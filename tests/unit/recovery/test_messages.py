@@ -17,7 +17,7 @@ from ftcomm.recovery.events import (
     SendControl,
 )
 from ftcomm.recovery.machine import Completion, MachineLimits, WorkerMachine
-from ftcomm.recovery.messages.message_exchange import MessageArrived
+from ftcomm.recovery.messages.message_exchange import MessageArrived, Served
 from ftcomm.recovery.messages.names import MODULUS, START, Mark, Stream, behind, total_of
 from ftcomm.recovery.messages.sent_log import SentLog
 from tests.unit.recovery.worker_scenario import a_member, at, execute, hear, members, plan
@@ -101,6 +101,33 @@ def test_messages_come_in_order_and_each_once() -> None:
     assert not arrive(core, 1, "a")
     arrive(core, 2, "b")
     assert [received(core) for _ in range(3)] == ["a", "b", None]
+
+
+def test_what_comes_of_the_next_version_is_held_until_this_rank_is_there() -> None:
+    core = loaded()
+    wanted(core)
+    assert not arrive(core, 1, "b", version=1, nbytes=5)
+    assert not arrive(core, 2, "c", version=2)
+    assert (received(core), core.messages.held(1)) == (None, 5)
+    checkpoint(core, 1)
+    assert core.messages.next_number(1, TAG) == 0
+    assert [received(core), received(core), core.messages.held(1)] == ["b", None, 0]
+    assert not arrive(core, 2, "old", version=0)
+
+
+def test_what_came_ahead_in_an_older_epoch_comes_again() -> None:
+    """Its source may have died since: it is asked for what it sends now."""
+    core = loaded()
+    wanted(core)
+    arrive(core, 1, "b", version=1)
+    hear(core, Revoke(2, "lost worker 1"))
+    assert AskForMessages(2, 1, 0, ()) in hear(core, plan(2, at(0, 0)))
+    assert core.messages.held(1) == 0
+    arrive(core, 1, "b again", version=1)
+    core.progress.offer_checkpoint("state", b"d")
+    core.progress.begin(b"", SITE)
+    assert core.progress.complete_checkpoint(2, now=0.0)[0] is Completion.DONE
+    assert received(core) == "b again"
 
 
 class Taker:
@@ -235,7 +262,7 @@ def test_a_closed_source_is_awaited_from_when_it_is_away_and_not_its_message() -
 
 def following(core: WorkerMachine, at: int = 0, **marks: int) -> list[Any]:
     known = {tag.encode(): number for tag, number in marks.items()}
-    return [message.value for message in core.messages.following(1, 0, at, known, 9)[1]]
+    return [message.value for message in core.messages.following(1, Served(0, known, at), 9)[1]]
 
 
 def test_a_receiver_is_sent_what_it_lacks_in_the_order_of_sending() -> None:
@@ -254,33 +281,46 @@ def test_a_receiver_is_given_a_few_at_a_time_and_what_it_has_is_looked_at_once()
     for content in "abcde":
         send(core, content)
     behind = core.messages.following
-    at, found = behind(1, 0, 0, {TAG: 1}, 2)
-    assert (at, [message.value for message in found]) == (3, ["b", "c"])
-    assert behind(1, 0, 0, {TAG: 5}, 2) == (5, [])
+    served, found = behind(1, Served(0, {TAG: 1}), 2)
+    assert (served, [message.value for message in found]) == (Served(0, {TAG: 1}, 3), ["b", "c"])
+    assert behind(1, Served(0, {TAG: 5}), 2) == (Served(0, {TAG: 5}, 5), [])
 
 
-def test_a_receiver_in_another_version_is_sent_nothing() -> None:
+def test_a_receiver_in_a_later_version_is_sent_nothing() -> None:
     core = loaded()
     send(core, "a")
-    assert core.messages.following(1, 1, 0, {}, 9) == (0, [])
+    assert core.messages.following(1, Served(1, {}), 9) == (Served(1, {}), [])
+
+
+def test_a_receiver_that_has_asked_once_is_sent_the_next_version_too() -> None:
+    core = loaded()
+    send(core, "a")
+    served, _ = core.messages.following(1, Served(0, {TAG: 1}), 9)
+    checkpoint(core, 1)
+    assert core.messages.newest_behind(1, served) is None
+    send(core, "b")
+    newest = core.messages.newest_behind(1, served)
+    served, [following] = core.messages.following(1, served, 9)
+    assert (following.value, served) == ("b", Served(1, {}, at=1))
+    assert newest == (served, following)
 
 
 def test_the_newest_message_is_given_alone_if_all_before_it_were() -> None:
     core = loaded()
     newest = core.messages.newest_behind
-    assert newest(1, 0, 0, {}) is None
+    assert newest(1, Served(0, {})) is None
     send(core, "x1")
-    assert newest(2, 0, 0, {}) is None
-    assert newest(1, 1, 0, {}) is None  # the receiver is in another version
-    assert newest(1, 0, 0, {TAG: 1}) is None  # it has that one
-    first = newest(1, 0, 0, {})
+    assert newest(2, Served(0, {})) is None
+    assert newest(1, Served(1, {})) is None  # the receiver is in another version
+    assert newest(1, Served(0, {TAG: 1})) is None  # it has that one
+    first = newest(1, Served(0, {}))
     assert first is not None
-    assert first.value == "x1"
+    assert first[1].value == "x1"
     send(core, "x2")
-    assert newest(1, 0, 0, {}) is None  # one before it was not given
-    second = newest(1, 0, 1, {TAG: 1})
+    assert newest(1, Served(0, {})) is None  # one before it was not given
+    second = newest(1, Served(0, {TAG: 1}, at=1))
     assert second is not None
-    assert second.value == "x2"
+    assert second[1].value == "x2"
 
 
 def test_what_a_restarted_rank_sends_is_compared_when_it_has_come_as_far() -> None:
@@ -376,8 +416,8 @@ def test_a_version_that_commits_drops_its_messages() -> None:
     assert core.progress.complete_checkpoint(1, now=0.0)[0] is Completion.DONE
     assert core.messages.balance == 0
     assert received(core) is None
-    assert core.messages.following(1, 1, 0, {}, 9) == (0, [])
-    assert wanted(core) == [AskForMessages(1, 1, 1, ())]
+    assert core.messages.following(1, Served(0, {}), 9) == (Served(1, {}), [])
+    assert wanted(core) == []  # the source was asked in this epoch
 
 
 def test_nothing_moves_between_a_report_and_the_plan_that_may_commit() -> None:

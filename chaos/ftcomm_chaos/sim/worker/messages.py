@@ -11,7 +11,7 @@ from ftcomm.recovery.events import (
     MessagesWanted,
 )
 from ftcomm.recovery.machine import Completion
-from ftcomm.recovery.messages.message_exchange import MessageArrived
+from ftcomm.recovery.messages.message_exchange import MessageArrived, Served
 from ftcomm.recovery.messages.sent_log import SentMessage
 from ftcomm_chaos.sim.partitions import PathLoss
 from ftcomm_chaos.sim.worker.execution import SITE, Thread
@@ -115,8 +115,7 @@ class MessageLink(RankLink):
         super().__init__(process, order.epoch, order.source)
         self.order = order
         self._to = process.core.view.rank
-        self._numbers = {tag: mark.number for tag, mark in order.marks}
-        self._at = 0
+        self._served = Served(order.version, {tag: mark.number for tag, mark in order.marks})
         self._is_writing = self._is_looking = False
 
     def _answer(self) -> None:
@@ -128,30 +127,22 @@ class MessageLink(RankLink):
     def _lost(self, why: str) -> MessagesLost:
         return MessagesLost(self.epoch, self.rank, why)
 
-    @property
-    def _may_serve(self) -> bool:
-        # messages of a new version have a request of their own
-        version = self.process.core.progress.position.version
-        return self._is_served and version <= self.order.version
-
     def write(self, message: SentMessage, content: str) -> None:
         """The thread that has just logged a message writes it, if it comes next."""
-        if self._is_writing or not self._may_serve:
+        if self._is_writing or not self._is_served:
             return
-        messages, version = self.far.core.messages, self.order.version
-        if messages.newest_behind(self._to, version, self._at, self._numbers) is message:
-            self._at += 1
+        found = self.far.core.messages.newest_behind(self._to, self._served)
+        if found is not None and found[1] is message:
+            self._served, _ = found
             self.far.point("serving")
             self._send(message, content)
             self.process.sim.counters["messages sent as they were logged"] += 1
 
     def _serve(self) -> None:
         """The source looks into its log; where nothing follows yet it looks again."""
-        if self._is_writing or not self._may_serve:
+        if self._is_writing or not self._is_served:
             return
-        self._at, found = self.far.core.messages.following(
-            self._to, self.order.version, self._at, self._numbers, 1
-        )
+        self._served, found = self.far.core.messages.following(self._to, self._served, 1)
         if found:
             self.far.point("serving")
             self._send(found[0], found[0].value)
@@ -167,21 +158,21 @@ class MessageLink(RankLink):
         self._is_writing = True
         if is_large(message) and self._hurdle is PathLoss.LARGE:
             self._fall_silent()
-        arrive = self._arrive, message, content
+        arrive = self._arrive, self._served.version, message, content
         self.world.after(self.world.transit(), self.process.deliver, *arrive)
 
     def _written(self) -> None:
         self._is_writing = False
         self._serve()
 
-    def _arrive(self, message: SentMessage, content: str) -> None:
+    def _arrive(self, version: int, message: SentMessage, content: str) -> None:
         if not self._is_wanted or self._is_silent:
             return
         order, tag = self.order, message.stream.tag
         arrived = MessageArrived(
             order.epoch,
             order.source,
-            order.version,
+            version,
             tag,
             message.number,
             message.digest,
