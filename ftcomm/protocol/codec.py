@@ -83,7 +83,6 @@ MESSAGES: dict[int, type] = {
     55: link_messages.PartItem,
     # between workers, on a link for messages
     56: link_messages.MessageRequest,
-    57: link_messages.MessageItem,
     # between workers, on a link for copies
     58: link_messages.CopyRequest,
     59: link_messages.CopyItem,

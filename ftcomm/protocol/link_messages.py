@@ -22,7 +22,7 @@ from ftcomm.protocol.field_types import (
     Tag,
 )
 from ftcomm.protocol.position import PRELUDE, Position, PositionRanges, Version
-from ftcomm.protocol.schema import AtMost, Int
+from ftcomm.protocol.schema import AtMost
 
 MAX_COPIES = 256  # that one request names; more are asked for when these have come
 
@@ -165,32 +165,11 @@ class StreamMark:
 
 @dataclass(frozen=True, slots=True)
 class MessageRequest:
-    """Send the messages of `version` for the rank that asks, behind `marks`, and all to come.
-
-    A later one, of a later version, takes its place.
-    """
+    """Send the messages of `version` for the rank that asks, behind `marks`, and all to come."""
 
     epoch: U32
     version: Version
     marks: Annotated[tuple[StreamMark, ...], AtMost(MAX_TAGS)] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class MessageItem:
-    """Header of one message from rank to rank; `nbytes` raw bytes follow.
-
-    ``number`` counts the messages of its tag in the version, from 1; ``content`` is one of
-    `Content`.
-    """
-
-    version: Version
-    tag: Tag
-    number: U32
-    digest: MessageDigest
-    content: Annotated[int, Int(0, max(Content))]
-    dtype: DtypeCode
-    shape: Shape
-    nbytes: ItemBytes
 
 
 LinkMessage = (
@@ -203,7 +182,6 @@ LinkMessage = (
     | CopyRequest
     | CopyItem
     | MessageRequest
-    | MessageItem
     | Relayed
     | Sharing
 )

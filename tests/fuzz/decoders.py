@@ -70,7 +70,7 @@ TABLE = (
         seeds.messages,
         (
             "ftcomm.control.messages.message_parser.MessageParser.fed",
-            "ftcomm.control.messages.message_head.HeadDecoder.decode",
+            "ftcomm.protocol.message_head.HeadDecoder.decode",
         ),
     ),
     Decoder(

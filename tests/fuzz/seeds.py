@@ -5,7 +5,7 @@ import sqlite3
 import tempfile
 from collections import OrderedDict, defaultdict
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,11 @@ from ftcomm.protocol.link_messages import (
     FetchItem,
     FetchRequest,
     FetchWait,
-    MessageItem,
     Relayed,
     Sharing,
 )
 from ftcomm.protocol.member_deltas import MemberDeltaWriter
+from ftcomm.protocol.message_head import NOTHING, HeadEncoder, HeadFields
 from ftcomm.protocol.messages import (
     Closed,
     ControlMessage,
@@ -130,17 +130,20 @@ def streams() -> dict[str, bytes]:
 
 
 def messages() -> dict[str, bytes]:
-    items = [
-        MessageItem(0, b"i" + bytes(8), number, bytes(16), content, code, shape, nbytes)
-        for number, (content, code, shape, nbytes) in enumerate(
-            ((0, 12, (3,), 24), (3, 6, (0,), 0), (1, 5, (), 8)), 1
-        )
-    ]
-    stream = b"".join(encode(item) + bytes(item.nbytes) for item in items)
-    alike = b"".join(
-        encode(replace(items[0], number=number)) + bytes(items[0].nbytes) for number in range(1, 5)
+    tag, encoder = b"i" + bytes(8), HeadEncoder()
+    array, empty, number = (
+        HeadFields(0, tag, content, code, shape, nbytes)
+        for content, code, shape, nbytes in ((0, 12, (3,), 24), (3, 6, (0,), 0), (1, 5, (), 8))
     )
-    return {"three": encode(FetchWait()) + stream, "cut-short": stream[:-1], "alike": alike}
+
+    def stream(*messages: HeadFields) -> bytes:
+        return b"".join(
+            encoder.encode(fields, index, bytes(16)) + bytes(fields.nbytes)
+            for index, fields in enumerate(messages, 1)
+        )
+
+    three = stream(array, empty, number)
+    return {"three": NOTHING + three, "cut-short": three[:-1], "alike": stream(*4 * [array])}
 
 
 def headers() -> dict[str, bytes]:

@@ -20,7 +20,6 @@ REFUSED = {
         "Hello-asked-too-many",
         "KnownRoster-lost-too-many",
         "KnownRoster-settings-too-many",
-        "MessageItem-shape-too-many",
         "PartItem-shape-too-many",
         "Report-locals-too-many",
         "Welcome-settings-too-many",

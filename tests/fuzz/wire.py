@@ -6,7 +6,6 @@ from collections.abc import Iterable
 import numpy as np
 
 from ftcomm.collectives.schedules.schedule import REDUCE_SEGMENT_BYTES
-from ftcomm.control.messages.message_head import MessageHead
 from ftcomm.control.messages.message_parser import MessageParser
 from ftcomm.errors import ProtocolError
 from ftcomm.execution.header_check import CallHeader, check_header
@@ -22,6 +21,7 @@ from ftcomm.protocol.handshake import (
     control_key,
 )
 from ftcomm.protocol.member_deltas import MemberDeltaReader
+from ftcomm.protocol.message_head import MessageHead
 from ftcomm.protocol.messages import ControlMessage, Frame
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind, OpCode, Signature, is_compatible, signature_text

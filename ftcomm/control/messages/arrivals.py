@@ -6,12 +6,12 @@ import numpy as np
 
 from ftcomm.collectives.dtypes import AnyDtype, dtype_of
 from ftcomm.control.messages.direct_receive import DirectReceive
-from ftcomm.control.messages.message_head import HeadFields, MessageHead
 from ftcomm.control.messages.message_parser import ParsedMessage
 from ftcomm.errors import ProtocolError
 from ftcomm.memory.message_value import ENTRY_BYTES, MessageValue
 from ftcomm.memory.pool import Array, LoggedResult, dtype_from_wire, stored_from_wire
 from ftcomm.protocol.link_messages import Content
+from ftcomm.protocol.message_head import HeadFields, MessageHead
 from ftcomm.recovery.messages.message_exchange import MessageArrived
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from ftcomm.control.links.manager import open_message_link
 from ftcomm.control.message_stream import ByteStream, send_message
 from ftcomm.control.messages.arrivals import Arrivals
 from ftcomm.control.messages.intake import SPINS_ALONE, SPINS_SHARED, Intake
-from ftcomm.control.messages.message_head import MessageHead
 from ftcomm.control.messages.message_parser import MessageParser, ParsedMessage
 from ftcomm.diagnostics.os_errors import describe
 from ftcomm.memory.pool import Array
 from ftcomm.protocol.link_messages import MessageRequest, StreamMark
+from ftcomm.protocol.message_head import MessageHead
 from ftcomm.recovery.events import AskForMessages, MessagesLost
 from ftcomm.transport.link import Link
 from ftcomm.transport.waiting import spins_before_sleep
@@ -34,10 +34,10 @@ async def ask_for_messages(driver: "Driver", order: AskForMessages) -> None:
     """Take the messages of a source until the link or the epoch ends; for the control thread."""
     with driver.epoch_scopes.opened():
         if driver.hub.core.view.epoch == order.epoch:
-            await _MessageLink(driver, order).run()
+            await _SourceLink(driver, order).run()
 
 
-class _MessageLink:
+class _SourceLink:
     """The link to one source in one epoch."""
 
     def __init__(self, driver: "Driver", order: AskForMessages) -> None:

@@ -13,11 +13,11 @@ from dataclasses import replace
 import numpy as np
 
 from ftcomm.collectives.dtypes import AnyDtype
-from ftcomm.control.messages.message_head import HeadFields
 from ftcomm.errors import ProtocolError
 from ftcomm.memory.message_value import MessageValue
 from ftcomm.memory.pool import Array, LoggedResult
 from ftcomm.protocol.link_messages import Content
+from ftcomm.protocol.message_head import HeadFields
 
 
 def bytes_in(out: Array) -> Array:

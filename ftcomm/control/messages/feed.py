@@ -9,10 +9,10 @@ hub's lock.
 import threading
 from collections.abc import Callable
 
-from ftcomm.control.messages.message_head import HeadEncoder
 from ftcomm.memory.late_copy import LateCopy
 from ftcomm.memory.message_value import MessageValue
 from ftcomm.protocol.link_messages import MessageRequest
+from ftcomm.protocol.message_head import HeadEncoder
 from ftcomm.recovery.messages.message_exchange import MessageExchange, Served
 from ftcomm.recovery.messages.sent_log import SentMessage
 from ftcomm.transport.link import Link

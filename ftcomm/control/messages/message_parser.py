@@ -5,11 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ftcomm.control.messages.message_head import HeadDecoder, MessageHead
-from ftcomm.errors import ProtocolError
 from ftcomm.memory.pool import Array
-from ftcomm.protocol.codec import LENGTH_BYTES, frame_length
-from ftcomm.protocol.link_messages import FetchWait
+from ftcomm.protocol.message_head import MIN_HEAD, HeadDecoder, MessageHead, head_bytes
 
 BUFFER_BYTES = 1 << 16  # of which one read brings several small messages
 LARGE_BYTES = 1 << 15  # from here on a message's bytes go straight to their place
@@ -17,7 +14,6 @@ LARGE_BYTES = 1 << 15  # from here on a message's bytes go straight to their pla
 # a read brings behind it costs more than a second read.  Of larger ones the first piece is a small
 # part.  The control thread has one read in each of its turns, so it reads as much as there is.
 HEAD_ALONE_BYTES = 1 << 18
-MAX_HEAD = 4096  # bytes; a head has 64 dimensions of 9 bytes at most, and a tag
 _NO_BYTES: Array = np.empty(0, np.uint8)
 
 
@@ -99,19 +95,17 @@ class MessageParser:
 
     def _next_head(self) -> MessageHead | None:
         """Begin the next message; None if its head has not come whole."""
-        while self._hi - self._lo >= LENGTH_BYTES:
-            start = self._lo + LENGTH_BYTES
-            end = start + frame_length(self._buffer, MAX_HEAD, self._lo)
+        while self._hi - self._lo >= MIN_HEAD:
+            start = self._lo
+            end = start + head_bytes(self._buffer, start)
             if end > self._hi:
                 return None
-            message = self._decode(self._buffer[start:end].tobytes())
+            head = self._decode(self._buffer[start:end].tobytes())
             self._lo = end
-            if isinstance(message, MessageHead):
-                self._head, self._filled = message, 0
-                self._raw = self._place_for(message)
+            if head is not None:
+                self._head, self._filled = head, 0
+                self._raw = self._place_for(head)
                 is_large = LARGE_BYTES <= len(self._raw) <= HEAD_ALONE_BYTES
-                self._large_head = end - start + LENGTH_BYTES if is_large else 0
-                return message
-            if not isinstance(message, FetchWait):
-                raise ProtocolError(f"expected a message, got {type(message).__name__}")
+                self._large_head = end - start if is_large else 0
+                return head
         return None

@@ -14,10 +14,10 @@ from ftcomm.collectives.dtypes import AnyDtype
 from ftcomm.config.deadline import Limit, overdue
 from ftcomm.control.changes import Changes
 from ftcomm.control.messages.direct_receive import DirectReceive, bytes_in
-from ftcomm.control.messages.message_head import MessageHead
 from ftcomm.errors import FtcommError
 from ftcomm.memory.message_value import MessageValue
 from ftcomm.memory.pool import Array
+from ftcomm.protocol.message_head import MessageHead
 from ftcomm.recovery.machine import Completion, WorkerMachine
 from ftcomm.recovery.messages.message_exchange import MessageArrived
 

@@ -9,9 +9,9 @@ from ftcomm.control.links.link_stream import LinkStream
 from ftcomm.control.message_stream import receive_message, send_all
 from ftcomm.control.messages.feed import Feed
 from ftcomm.errors import ProtocolError
-from ftcomm.protocol.codec import encode
 from ftcomm.protocol.handshake import DataContext
-from ftcomm.protocol.link_messages import FetchWait, MessageRequest
+from ftcomm.protocol.link_messages import MessageRequest
+from ftcomm.protocol.message_head import NOTHING
 from ftcomm.recovery.events import MessagesClaimed
 from ftcomm.recovery.messages.names import Mark
 from ftcomm.transport.link import Link
@@ -117,7 +117,7 @@ class _MessageLink:
             may_write = self._feed.may_write()
         if may_write:
             try:
-                await send_all(self._stream, encode(FetchWait()))
+                await send_all(self._stream, NOTHING)
             finally:
                 self._written()
 

@@ -55,7 +55,7 @@ class MessageArrived(NamedTuple):
 
 
 class Served(NamedTuple):
-    """How far a receiver that has asked was served of this rank's messages."""
+    """This rank's messages to a receiver that has asked, as far as they were sent."""
 
     version: int
     numbers: Mapping[bytes, int]  # of each tag, how many of that version it had when it asked
@@ -385,5 +385,5 @@ class MessageExchange:
 
 
 def _followed(served: Served, version: int) -> Served:
-    """What was served behind a commit: all of the version before was taken, and nothing of this."""
+    """A commit at the source: all of the version before was taken, and nothing of this one sent."""
     return served if served.version >= version else Served(version, {})

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from ftcomm.control.messages.direct_receive import DirectReceive
-from ftcomm.control.messages.message_head import HeadFields
 from ftcomm.errors import ProtocolError
 from ftcomm.memory.message_value import MessageValue
 from ftcomm.memory.pool import Array, LoggedResult
 from ftcomm.protocol.link_messages import Content
+from ftcomm.protocol.message_head import HeadFields
 
 TAG = b"t"
 DOUBLE = np.dtype(np.float64)

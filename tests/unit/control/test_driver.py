@@ -13,10 +13,10 @@ from ftcomm.config.job_settings import JobSettings
 from ftcomm.control.driver import Driver
 from ftcomm.control.hub import Hub
 from ftcomm.control.messages.direct_receive import DirectReceive
-from ftcomm.control.messages.message_head import HeadFields
 from ftcomm.memory.message_value import MessageValue
 from ftcomm.memory.pool import LoggedResult
 from ftcomm.protocol.link_messages import Content
+from ftcomm.protocol.message_head import HeadFields
 from ftcomm.protocol.messages import HeartbeatAck, Leave, Welcome, WorkerMessage
 from ftcomm.protocol.position import START
 from ftcomm.recovery.events import DescribeState, Received, SendControl

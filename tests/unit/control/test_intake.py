@@ -20,8 +20,7 @@ from ftcomm.control.messages.direct_receive import DirectReceive
 from ftcomm.control.messages.intake import BROKEN, LOOK_S, Intake
 from ftcomm.control.messages.message_parser import MessageParser, ParsedMessage
 from ftcomm.protocol.checksum_records import record_head, xxh3_digest
-from ftcomm.protocol.codec import encode
-from ftcomm.protocol.link_messages import FetchWait, MessageItem
+from ftcomm.protocol.message_head import MIN_HEAD, NOTHING, HeadEncoder
 from ftcomm.transport import striped_link
 from ftcomm.transport.checksum_link import CheckedLink
 from ftcomm.transport.link import Link as AnyLink
@@ -35,7 +34,7 @@ LIMIT_S = 600.0
 
 
 def message(number: int) -> bytes:
-    return encode(MessageItem(0, b"t", number, bytes(16), 0, 6, (2,), 2)) + b"ab"
+    return HeadEncoder().encode((0, b"t", 0, 6, (2,), 2), number, bytes(16)) + b"ab"
 
 
 class Link:
@@ -108,7 +107,7 @@ async def link(nursery: trio.Nursery) -> AsyncIterator[Link]:
 
 async def test_the_control_thread_reads_what_comes(link: Link, nursery: trio.Nursery) -> None:
     nursery.start_soon(link.keep_reading)
-    link.far.sendall(message(1) + encode(FetchWait()) + message(2))
+    link.far.sendall(message(1) + NOTHING + message(2))
     await link.until(2)
     assert link.taken == [(number, threading.current_thread()) for number in (1, 2)]
 
@@ -352,7 +351,7 @@ async def test_a_reader_leaves_when_it_waits_for_nothing_any_more(link: Link, by
         elif by == "close":
             link.far.close()
         else:
-            link.far.sendall(b"\xff" * 9)
+            link.far.sendall(b"\xff" * MIN_HEAD)
     assert (link.intake.lost is not None) == (by in ("close", "bytes"))
 
 

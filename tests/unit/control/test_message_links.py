@@ -31,14 +31,20 @@ from ftcomm.control.messages.serving import serve_messages
 from ftcomm.memory.late_copy import LateCopy
 from ftcomm.memory.message_value import ENTRY_BYTES, MessageValue, digest_of, text_of
 from ftcomm.memory.pool import LoggedResult, Pool
-from ftcomm.protocol.codec import encode
 from ftcomm.protocol.link_messages import (
     Content,
     FetchEnd,
-    FetchWait,
-    MessageItem,
     MessageRequest,
     StreamMark,
+)
+from ftcomm.protocol.message_head import (
+    MIN_HEAD,
+    NOTHING,
+    HeadDecoder,
+    HeadEncoder,
+    HeadFields,
+    MessageHead,
+    head_bytes,
 )
 from ftcomm.protocol.messages import FatalReport, Suspect
 from ftcomm.recovery.events import AskForMessages, MessagesWanted, SendControl
@@ -148,11 +154,15 @@ class Link:
         self.driver.message_news.note()
 
     async def next(self) -> tuple[int, list[float]]:
-        while isinstance(item := await receive_message(self.near), FetchWait):
+        while (head := await self.next_head()) is None:
             pass
-        assert isinstance(item, MessageItem)
-        raw = await receive_exactly(self.near, item.nbytes)
-        return item.number, np.frombuffer(raw).tolist()
+        raw = await receive_exactly(self.near, head.fields.nbytes)
+        return head.number, np.frombuffer(raw).tolist()
+
+    async def next_head(self) -> MessageHead | None:
+        raw = await receive_exactly(self.near, MIN_HEAD)
+        rest = await receive_exactly(self.near, head_bytes(memoryview(raw), 0) - MIN_HEAD)
+        return HeadDecoder().decode(raw + rest)
 
 
 @pytest.fixture(params=KINDS)
@@ -207,7 +217,7 @@ async def test_many_messages_take_several_looks(link: Link) -> None:
 @QUICK
 async def test_a_link_without_messages_is_not_silent(link: Link) -> None:
     await link.ask()
-    assert isinstance(await receive_message(link.near), FetchWait)
+    assert await link.next_head() is None
 
 
 @QUICK
@@ -216,7 +226,7 @@ async def test_a_receiver_in_a_later_version_waits_until_the_sender_has_come_so_
 ) -> None:
     link.made(value_of(1.0))
     await link.ask(1)
-    assert isinstance(await receive_message(link.near), FetchWait)
+    assert await link.next_head() is None
     checkpoint(link.core, 1)
     link.made(value_of(5.0))
     assert await link.next() == (1, [5.0])
@@ -367,17 +377,10 @@ async def test_nobody_writes_on_a_link_that_is_over(link: Link) -> None:
 
 def item_of(number: int, value: MessageValue, **changes: Any) -> bytes:
     stored = value.stored
-    fields: dict[str, Any] = {
-        "version": 0,
-        "tag": TAG,
-        "number": number,
-        "digest": _digest(value),
-        "content": value.content,
-        "dtype": stored.dtype,
-        "shape": stored.shape,
-        "nbytes": stored.flat.nbytes,
-    }
-    return encode(MessageItem(**{**fields, **changes})) + bytes(stored.raw())
+    fields = HeadFields(
+        0, TAG, value.content, stored.dtype, stored.shape, stored.flat.nbytes
+    )._replace(**changes)
+    return HeadEncoder().encode(fields, number, _digest(value)) + bytes(stored.raw())
 
 
 class Source:
@@ -474,7 +477,7 @@ async def test_a_source_is_suspected_where_no_descriptor_is_left(
 
 async def test_messages_are_taken_as_they_were_sent(source: Source) -> None:
     assert await receive_message(source.near) == MessageRequest(1, 0)
-    sent = encode(FetchWait()) + item_of(1, value_of(1.0, 2.0)) + item_of(2, value_of(3.0))
+    sent = NOTHING + item_of(1, value_of(1.0, 2.0)) + item_of(2, value_of(3.0))
     await send_all(source.near, sent)
     await source.until(lambda: source.core.messages.held(1) == 24 + 2 * ENTRY_BYTES)
     value: MessageValue = source.waiting()
@@ -568,12 +571,11 @@ ITEM = item_of(1, value_of(1.0))
     [
         (b"", "the other end closed the connection"),
         (ITEM[:-1], "the other end closed the connection"),
-        (encode(FetchEnd()), "expected a message, got FetchEnd"),
         (item_of(1, value_of(1.0), nbytes=9), r"announced as float64\[1\]"),
         (item_of(1, value_of(1.0), nbytes=8 << 36, shape=(1 << 36,)), "of 549755813888 bytes"),
-        (b"\xff" * 9, "frame|length"),
+        (b"\xff" * MIN_HEAD, "claims 255 dimensions"),
     ],
-    ids=["nothing", "cut", "other message", "sizes", "too large", "no frame"],
+    ids=["nothing", "cut", "sizes", "too large", "no head"],
 )
 async def test_a_source_that_sends_something_else_is_suspected(
     source: Source, sent: bytes, cause: str

@@ -15,12 +15,12 @@ from ftcomm.config.deadline import Limit
 from ftcomm.control.messages import awaited_message, posted_receives
 from ftcomm.control.messages.awaited_message import AwaitedMessage
 from ftcomm.control.messages.direct_receive import DirectReceive
-from ftcomm.control.messages.message_head import HeadFields, MessageHead
 from ftcomm.control.messages.posted_receives import PostedReceive, PostedReceives
 from ftcomm.errors import ClosedError, JobLostError
 from ftcomm.memory.message_value import MessageValue
 from ftcomm.memory.pool import LoggedResult
 from ftcomm.protocol.link_messages import Content
+from ftcomm.protocol.message_head import HeadFields, MessageHead
 from ftcomm.protocol.messages import FatalDecision, Revoke
 from ftcomm.recovery.events import AskForMessages, MessagesWanted
 from ftcomm.recovery.machine import WorkerMachine

@@ -10,7 +10,7 @@ from ftcomm.config.job_settings import JobSettings
 from ftcomm.control.fetching.fetch import _fetch_from
 from ftcomm.control.links import relay as relays
 from ftcomm.control.links.manager import _dial_patiently
-from ftcomm.control.messages.asking import _MessageLink
+from ftcomm.control.messages.asking import _SourceLink
 from ftcomm.protocol.handshake import HANDSHAKE_DEADLINE_S
 from ftcomm.recovery.events import AskForMessages, FetchEnded, LinkDown, MessagesLost, StartFetch
 from tests.unit.control.test_relay import EPOCH, a_driver, listening
@@ -24,7 +24,7 @@ async def _for_data(driver: Any) -> None:
 
 
 async def _for_messages(driver: Any) -> None:
-    await _MessageLink(driver, AskForMessages(EPOCH, 1, 0, ())).run()
+    await _SourceLink(driver, AskForMessages(EPOCH, 1, 0, ())).run()
 
 
 async def _for_a_fetch(driver: Any) -> None:
