@@ -173,8 +173,7 @@ class MessagePort:
     def end_cut(self) -> None:
         """A checkpoint or close is over here: messages that were held up for it go on.
 
-        Receives that wait ask their sources.  They were posted by other threads, and have asked for
-        messages of the version before.
+        So do those that have come ahead of it: receives that other threads have posted get them.
         """
         with self._hub.lock:
             self._messages.hold.end_cut()

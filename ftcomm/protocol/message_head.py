@@ -26,7 +26,6 @@ _FIELDS: Final = struct.Struct("<iQBBBB")
 _DIMS_AT, _TAG_AT = _VARYING.size + _FIELDS.size - 2, _VARYING.size + _FIELDS.size - 1
 _DIM_BYTES: Final = 8
 MIN_HEAD: Final = _VARYING.size + _FIELDS.size
-MAX_HEAD: Final = MIN_HEAD + MAX_TAG + MAX_DIMS * _DIM_BYTES
 NOTHING: Final = bytes(MIN_HEAD)  # that there is nothing to send
 
 

@@ -385,7 +385,7 @@ class FetchCopies:
 
 @dataclass(frozen=True, slots=True)
 class AskForMessages:
-    """Ask `source` for all messages of `version` to this rank that follow `marks`.
+    """Ask `source` for all messages of `version` to this rank that follow `marks`, and later ones.
 
     They come as they are sent. A stream without a mark has not begun to arrive.
     """

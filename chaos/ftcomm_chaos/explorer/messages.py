@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ftcomm.protocol.position import Position
 from ftcomm.recovery.events import FatalFound, MessagesClaimed, MessagesWanted
 from ftcomm.recovery.machine import Completion, WorkerMachine
-from ftcomm.recovery.messages.message_exchange import MessageArrived, Served
+from ftcomm.recovery.messages.message_exchange import Cursor, MessageArrived
 from ftcomm.recovery.messages.names import MODULUS
 from ftcomm.recovery.messages.sent_log import SentMessage
 from ftcomm_chaos.explorer.transitions import SITE, PendingMessages
@@ -193,8 +193,8 @@ def _can_ask(core: WorkerMachine, source: int) -> bool:
 def _first_behind(
     core: WorkerMachine, rank: int, link: PendingMessages
 ) -> tuple[PendingMessages, SentMessage] | None:
-    served = Served(link.version, {tag: mark.number for tag, mark in link.marks}, link.at)
-    behind, found = core.messages.following(rank, served, 1)
+    cursor = Cursor(link.version, {tag: mark.number for tag, mark in link.marks}, link.at)
+    behind, found = core.messages.following(rank, cursor, 1)
     if not found:
         return None
     marks = link.marks if behind.version == link.version else ()

@@ -13,11 +13,11 @@ from ftcomm.memory.late_copy import LateCopy
 from ftcomm.memory.message_value import MessageValue
 from ftcomm.protocol.link_messages import MessageRequest
 from ftcomm.protocol.message_head import HeadEncoder
-from ftcomm.recovery.messages.message_exchange import MessageExchange, Served
+from ftcomm.recovery.messages.message_exchange import Cursor, MessageExchange
 from ftcomm.recovery.messages.sent_log import SentMessage
 from ftcomm.transport.link import Link
 
-BATCH = 64  # messages between two looks whether something else was asked for
+BATCH = 64  # messages that the control thread writes in one turn
 JOINED_BYTES = 1 << 14  # a message of so many is written with others in one piece
 COPIED_BYTES = 1 << 12  # of one alone, a copy behind its head takes less than a view
 
@@ -45,7 +45,7 @@ class Feed:
         self._messages, self._to, self._link, self._note = messages, to, link, note
         self._io = threading.Lock()  # while another thread writes, or the link is closed
         self._is_over = False
-        self._served: Served | None = None  # once the receiver has asked
+        self._cursor: Cursor | None = None  # once the receiver has asked
         self._rest: list[Piece] = []  # of a message that was written in part
         self._was_missed = False  # the control thread had to leave
         self._heads = HeadEncoder()
@@ -53,7 +53,7 @@ class Feed:
 
     def ask(self, request: MessageRequest) -> None:
         """The receiver says what it has."""
-        self._served = Served(request.version, {mark.tag: mark.number for mark in request.marks})
+        self._cursor = Cursor(request.version, {mark.tag: mark.number for mark in request.marks})
 
     # --- the control thread -----------------------------------------------------------------------
 
@@ -63,9 +63,9 @@ class Feed:
             self._was_missed = True
             return []
         pieces, self._rest = self._rest, []
-        if not pieces and self._served is not None:
-            self._served, found = self._messages.following(self._to, self._served, BATCH)
-            pieces = self._pieces_of(self._served.version, found)
+        if not pieces and self._cursor is not None:
+            self._cursor, found = self._messages.following(self._to, self._cursor, BATCH)
+            pieces = self._pieces_of(self._cursor.version, found)
         self.is_writing = bool(pieces)
         return pieces
 
@@ -112,14 +112,14 @@ class Feed:
 
         The caller then calls `write` with it, under no lock.
         """
-        if self._is_over or self.is_writing or self._rest or self._served is None:
+        if self._is_over or self.is_writing or self._rest or self._cursor is None:
             return None
-        found = self._messages.newest_behind(self._to, self._served)
+        found = self._messages.newest_behind(self._to, self._cursor)
         if found is None:
             return None
-        self._served, message = found
+        self._cursor, message = found
         self.is_writing = True
-        return self._served.version, message
+        return self._cursor.version, message
 
     def write(self, claim: Claim, lock: threading.Lock, copy: LateCopy | None = None) -> None:
         """Write a message as far as that does not block; the control thread writes the rest.

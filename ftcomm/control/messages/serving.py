@@ -50,12 +50,13 @@ class _MessageLink:
         self._feed.end()
 
     async def run(self) -> None:
-        """Read requests and send messages, until the link ends."""
+        """Read a request and send messages, until the link ends."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._send_until_broken, nursery.cancel_scope)
             try:
-                while True:
-                    self._take(await receive_message(self._stream))
+                self._take(await receive_message(self._stream))
+                again = await receive_message(self._stream)
+                raise ProtocolError(f"expected one request, got {again!r:.200} behind it")
             except BROKEN as error:
                 self._note_end(error)
             nursery.cancel_scope.cancel()

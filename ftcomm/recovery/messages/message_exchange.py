@@ -54,7 +54,7 @@ class MessageArrived(NamedTuple):
     nbytes: int = 0
 
 
-class Served(NamedTuple):
+class Cursor(NamedTuple):
     """This rank's messages to a receiver that has asked, as far as they were sent."""
 
     version: int
@@ -256,24 +256,24 @@ class MessageExchange:
         return None
 
     def following(
-        self, destination: int, served: Served, count: int
-    ) -> tuple[Served, list[SentMessage]]:
+        self, destination: int, cursor: Cursor, count: int
+    ) -> tuple[Cursor, list[SentMessage]]:
         """Messages that come next, and how far that is; see `SentLog.behind`."""
         self._turn()
-        version, numbers, at = served = _followed(served, self._version)
+        version, numbers, at = cursor = _in_version(cursor, self._version)
         if version != self._version:
-            return served, []
+            return cursor, []
         at, found = self.sent.behind(destination, at, numbers, count)
-        return Served(version, numbers, at), found
+        return Cursor(version, numbers, at), found
 
-    def newest_behind(self, destination: int, served: Served) -> tuple[Served, SentMessage] | None:
+    def newest_behind(self, destination: int, cursor: Cursor) -> tuple[Cursor, SentMessage] | None:
         """The newest message, and how far that is, if it comes next; see `SentLog`."""
         self._turn()
-        version, numbers, at = _followed(served, self._version)
+        version, numbers, at = _in_version(cursor, self._version)
         if version != self._version:
             return None
         message = self.sent.newest_behind(destination, at, numbers)
-        return None if message is None else (Served(version, numbers, at + 1), message)
+        return None if message is None else (Cursor(version, numbers, at + 1), message)
 
     # --- receiving ------------------------------------------------------------------------------
 
@@ -290,12 +290,13 @@ class MessageExchange:
         """A plan is in force: ask all whose messages have come here, also if no more are wanted.
 
         A source that was restarted hears what it must send again, while its script can be blamed.
+        Receives that wait ask for themselves.
         """
+        self._ahead = Inbox()  # first: nobody was given it, and its source may send something else
         self._turn()
-        asked, self._asked = self._asked, set()
-        self._ahead = Inbox()  # its source sends it again, or what it sends now if it was restarted
+        self._asked = set()
         orders: list[Effect] = []
-        for source in sorted(asked | self._inbox.sources()):
+        for source in sorted(self._inbox.sources()):
             orders += self._ask(source)
         return orders
 
@@ -384,6 +385,6 @@ class MessageExchange:
         return None
 
 
-def _followed(served: Served, version: int) -> Served:
-    """A commit at the source: all of the version before was taken, and nothing of this one sent."""
-    return served if served.version >= version else Served(version, {})
+def _in_version(cursor: Cursor, version: int) -> Cursor:
+    """The cursor at its source: of a version that began since, nothing has left yet."""
+    return cursor if cursor.version >= version else Cursor(version, {})

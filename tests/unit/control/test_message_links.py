@@ -49,7 +49,7 @@ from ftcomm.protocol.message_head import (
 from ftcomm.protocol.messages import FatalReport, Suspect
 from ftcomm.recovery.events import AskForMessages, MessagesWanted, SendControl
 from ftcomm.recovery.machine import WorkerMachine
-from ftcomm.recovery.messages.message_exchange import Served
+from ftcomm.recovery.messages.message_exchange import Cursor
 from ftcomm.recovery.messages.names import START, behind
 from tests.unit.recovery.test_messages import checkpoint, loaded
 from tests.unit.transport.linked import linked
@@ -242,6 +242,12 @@ async def test_other_bytes_than_the_receiver_has_end_the_job(link: Link) -> None
     assert report.error == "JobLostError"
 
 
+async def test_who_asks_a_second_time_is_cut_off(link: Link) -> None:
+    await link.ask()
+    await link.ask()
+    await link.ended.wait()
+
+
 @pytest.mark.parametrize("message", [MessageRequest(7, 0), FetchEnd()])
 async def test_who_asks_for_something_else_is_cut_off(link: Link, message: Any) -> None:
     await send_message(link.near, message)
@@ -310,7 +316,7 @@ async def test_a_message_may_be_copied_for_the_log_when_it_is_on_its_way(
     feed.write(claim, link.driver.hub.lock, late_copy_of(value))
     value.stored.flat[:] = -1.0  # the user may, as the call is over
     assert await link.next() == (1, numbers)
-    _, [logged] = link.core.messages.following(1, Served(0, {}), 9)
+    _, [logged] = link.core.messages.following(1, Cursor(0, {}), 9)
     assert logged.value.stored.flat.tolist() == numbers
 
 

@@ -17,7 +17,7 @@ from ftcomm.recovery.events import (
     SendControl,
 )
 from ftcomm.recovery.machine import Completion, MachineLimits, WorkerMachine
-from ftcomm.recovery.messages.message_exchange import MessageArrived, Served
+from ftcomm.recovery.messages.message_exchange import Cursor, MessageArrived
 from ftcomm.recovery.messages.names import MODULUS, START, Mark, Stream, behind, total_of
 from ftcomm.recovery.messages.sent_log import SentLog
 from tests.unit.recovery.worker_scenario import a_member, at, execute, hear, members, plan
@@ -115,19 +115,31 @@ def test_what_comes_of_the_next_version_is_held_until_this_rank_is_there() -> No
     assert not arrive(core, 2, "old", version=0)
 
 
-def test_what_came_ahead_in_an_older_epoch_comes_again() -> None:
-    """Its source may have died since: it is asked for what it sends now."""
+@pytest.mark.parametrize("commits", [False, True])
+def test_what_came_ahead_in_an_older_epoch_comes_again(commits: bool) -> None:
+    """Its source may have died since: what it sends now is compared with what was taken alone."""
     core = loaded()
     wanted(core)
+    core.progress.offer_checkpoint("state", b"d")
     arrive(core, 1, "b", version=1)
     hear(core, Revoke(2, "lost worker 1"))
-    assert AskForMessages(2, 1, 0, ()) in hear(core, plan(2, at(0, 0)))
-    assert core.messages.held(1) == 0
-    arrive(core, 1, "b again", version=1)
-    core.progress.offer_checkpoint("state", b"d")
-    core.progress.begin(b"", SITE)
-    assert core.progress.complete_checkpoint(2, now=0.0)[0] is Completion.DONE
+    hear(core, plan(2, at(int(commits), 0), commit=1 if commits else -1))
+    assert (core.progress.position.version, core.messages.held(1)) == (int(commits), 0)
+    assert arrive(core, 1, "b again", version=1) == commits
+    if not commits:
+        core.progress.begin(b"", SITE)
+        assert core.progress.complete_checkpoint(2, now=0.0)[0] is Completion.DONE
     assert received(core) == "b again"
+
+
+def test_a_source_of_which_nothing_has_come_in_this_version_is_not_asked_by_a_plan() -> None:
+    core = loaded()
+    wanted(core)
+    checkpoint(core, 1)
+    hear(core, Revoke(2, "a link was lost"))
+    orders = hear(core, plan(2, at(1, 0)))
+    assert [order for order in orders if isinstance(order, AskForMessages)] == []
+    assert wanted(core) == [AskForMessages(2, 1, 1, ())]
 
 
 class Taker:
@@ -262,7 +274,7 @@ def test_a_closed_source_is_awaited_from_when_it_is_away_and_not_its_message() -
 
 def following(core: WorkerMachine, at: int = 0, **marks: int) -> list[Any]:
     known = {tag.encode(): number for tag, number in marks.items()}
-    return [message.value for message in core.messages.following(1, Served(0, known, at), 9)[1]]
+    return [message.value for message in core.messages.following(1, Cursor(0, known, at), 9)[1]]
 
 
 def test_a_receiver_is_sent_what_it_lacks_in_the_order_of_sending() -> None:
@@ -281,44 +293,44 @@ def test_a_receiver_is_given_a_few_at_a_time_and_what_it_has_is_looked_at_once()
     for content in "abcde":
         send(core, content)
     behind = core.messages.following
-    served, found = behind(1, Served(0, {TAG: 1}), 2)
-    assert (served, [message.value for message in found]) == (Served(0, {TAG: 1}, 3), ["b", "c"])
-    assert behind(1, Served(0, {TAG: 5}), 2) == (Served(0, {TAG: 5}, 5), [])
+    cursor, found = behind(1, Cursor(0, {TAG: 1}), 2)
+    assert (cursor, [message.value for message in found]) == (Cursor(0, {TAG: 1}, 3), ["b", "c"])
+    assert behind(1, Cursor(0, {TAG: 5}), 2) == (Cursor(0, {TAG: 5}, 5), [])
 
 
 def test_a_receiver_in_a_later_version_is_sent_nothing() -> None:
     core = loaded()
     send(core, "a")
-    assert core.messages.following(1, Served(1, {}), 9) == (Served(1, {}), [])
+    assert core.messages.following(1, Cursor(1, {}), 9) == (Cursor(1, {}), [])
 
 
 def test_a_receiver_that_has_asked_once_is_sent_the_next_version_too() -> None:
     core = loaded()
     send(core, "a")
-    served, _ = core.messages.following(1, Served(0, {TAG: 1}), 9)
+    cursor, _ = core.messages.following(1, Cursor(0, {TAG: 1}), 9)
     checkpoint(core, 1)
-    assert core.messages.newest_behind(1, served) is None
+    assert core.messages.newest_behind(1, cursor) is None
     send(core, "b")
-    newest = core.messages.newest_behind(1, served)
-    served, [following] = core.messages.following(1, served, 9)
-    assert (following.value, served) == ("b", Served(1, {}, at=1))
-    assert newest == (served, following)
+    newest = core.messages.newest_behind(1, cursor)
+    cursor, [following] = core.messages.following(1, cursor, 9)
+    assert (following.value, cursor) == ("b", Cursor(1, {}, at=1))
+    assert newest == (cursor, following)
 
 
 def test_the_newest_message_is_given_alone_if_all_before_it_were() -> None:
     core = loaded()
     newest = core.messages.newest_behind
-    assert newest(1, Served(0, {})) is None
+    assert newest(1, Cursor(0, {})) is None
     send(core, "x1")
-    assert newest(2, Served(0, {})) is None
-    assert newest(1, Served(1, {})) is None  # the receiver is in another version
-    assert newest(1, Served(0, {TAG: 1})) is None  # it has that one
-    first = newest(1, Served(0, {}))
+    assert newest(2, Cursor(0, {})) is None
+    assert newest(1, Cursor(1, {})) is None  # the receiver is in another version
+    assert newest(1, Cursor(0, {TAG: 1})) is None  # it has that one
+    first = newest(1, Cursor(0, {}))
     assert first is not None
     assert first[1].value == "x1"
     send(core, "x2")
-    assert newest(1, Served(0, {})) is None  # one before it was not given
-    second = newest(1, Served(0, {TAG: 1}, at=1))
+    assert newest(1, Cursor(0, {})) is None  # one before it was not given
+    second = newest(1, Cursor(0, {TAG: 1}, at=1))
     assert second is not None
     assert second[1].value == "x2"
 
@@ -416,7 +428,7 @@ def test_a_version_that_commits_drops_its_messages() -> None:
     assert core.progress.complete_checkpoint(1, now=0.0)[0] is Completion.DONE
     assert core.messages.balance == 0
     assert received(core) is None
-    assert core.messages.following(1, Served(0, {}), 9) == (Served(1, {}), [])
+    assert core.messages.following(1, Cursor(0, {}), 9) == (Cursor(1, {}), [])
     assert wanted(core) == []  # the source was asked in this epoch
 
 

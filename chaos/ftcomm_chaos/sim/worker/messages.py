@@ -11,7 +11,7 @@ from ftcomm.recovery.events import (
     MessagesWanted,
 )
 from ftcomm.recovery.machine import Completion
-from ftcomm.recovery.messages.message_exchange import MessageArrived, Served
+from ftcomm.recovery.messages.message_exchange import Cursor, MessageArrived
 from ftcomm.recovery.messages.sent_log import SentMessage
 from ftcomm_chaos.sim.partitions import PathLoss
 from ftcomm_chaos.sim.worker.execution import SITE, Thread
@@ -115,7 +115,7 @@ class MessageLink(RankLink):
         super().__init__(process, order.epoch, order.source)
         self.order = order
         self._to = process.core.view.rank
-        self._served = Served(order.version, {tag: mark.number for tag, mark in order.marks})
+        self._cursor = Cursor(order.version, {tag: mark.number for tag, mark in order.marks})
         self._is_writing = self._is_looking = False
 
     def _answer(self) -> None:
@@ -131,9 +131,9 @@ class MessageLink(RankLink):
         """The thread that has just logged a message writes it, if it comes next."""
         if self._is_writing or not self._is_served:
             return
-        found = self.far.core.messages.newest_behind(self._to, self._served)
+        found = self.far.core.messages.newest_behind(self._to, self._cursor)
         if found is not None and found[1] is message:
-            self._served, _ = found
+            self._cursor, _ = found
             self.far.point("serving")
             self._send(message, content)
             self.process.sim.counters["messages sent as they were logged"] += 1
@@ -142,7 +142,7 @@ class MessageLink(RankLink):
         """The source looks into its log; where nothing follows yet it looks again."""
         if self._is_writing or not self._is_served:
             return
-        self._served, found = self.far.core.messages.following(self._to, self._served, 1)
+        self._cursor, found = self.far.core.messages.following(self._to, self._cursor, 1)
         if found:
             self.far.point("serving")
             self._send(found[0], found[0].value)
@@ -158,7 +158,7 @@ class MessageLink(RankLink):
         self._is_writing = True
         if is_large(message) and self._hurdle is PathLoss.LARGE:
             self._fall_silent()
-        arrive = self._arrive, self._served.version, message, content
+        arrive = self._arrive, self._cursor.version, message, content
         self.world.after(self.world.transit(), self.process.deliver, *arrive)
 
     def _written(self) -> None:
