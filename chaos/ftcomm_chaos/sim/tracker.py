@@ -321,7 +321,7 @@ class SimulatedTracker:
         """SIGSTOP and SIGCONT."""
         if self.up and not self._stalled:
             self._stalled = True
-            self.world.after(seconds, self._go_on, self.generation)
+            self.world.after(seconds, self._go_on, self.generation, seconds)
             if self.looks is not None:
                 silent_s = SILENT_WINDOWS * self.sim.settings.detect_within
                 self.world.after(silent_s, self._leave_silent, self.generation)
@@ -332,12 +332,12 @@ class SimulatedTracker:
             for conn in list(self.conns.values()):
                 conn.cut()
 
-    def _go_on(self, generation: int) -> None:
+    def _go_on(self, generation: int, stalled_s: float) -> None:
         if not self._stalled or generation != self.generation or not self.up:
             return
         self._stalled = False
         held, self._held = self._held, []
-        self.hear(Stalled())
+        self.hear(Stalled(stalled_s))
         for action, args in held:
             self.deliver(action, *args)
 

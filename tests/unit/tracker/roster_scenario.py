@@ -19,6 +19,7 @@ from ftcomm_tracker.core.events import (
     Persist,
     Said,
     Send,
+    Stalled,
     Tick,
 )
 from ftcomm_tracker.core.roster import JobState, Roster
@@ -99,6 +100,11 @@ class ScenarioRun:
 
     def joined(self, conn: int, who: Hello) -> list[tuple[int, Any]]:
         return sends(self.tell(Joined(conn, who)))
+
+    def stall(self, for_s: float) -> list[Effect]:
+        """Do not run for so long."""
+        self.now += for_s
+        return self.tell(Stalled(for_s))
 
     def tick(self, now: float) -> list[Effect]:
         self.now = now

@@ -2,7 +2,7 @@
 
 from ftcomm.protocol.messages import Closed, FatalDecision, Plan
 from ftcomm.protocol.position import PositionRange
-from ftcomm_tracker.core.events import ConnectionLost, Joined, Stalled
+from ftcomm_tracker.core.events import ConnectionLost, Joined
 from ftcomm_tracker.core.reporting.explain import explain
 from ftcomm_tracker.core.roster import JobState
 from tests.unit.tracker.roster_scenario import (
@@ -74,15 +74,16 @@ def test_it_is_awaited_no_longer_than_a_worker_of_a_restarted_tracker() -> None:
     assert fatal_decision.error == "JobLostError"
 
 
-def test_a_tracker_that_was_stopped_waits_anew() -> None:
+def test_a_tracker_that_was_stopped_waits_on() -> None:
     scenario = lost_without_the_closed_one()
-    scenario.now = 100.0
-    scenario.tell(Stalled())
+    scenario.stall(100.0)
     assert fatal_decision_of(scenario) is None
+    hears_at = 101.0 + SETTINGS.detect_within
     for beat in range(1, 8):
-        scenario.now = 100.0 + 4.0 * beat
+        scenario.now = hears_at + 4.0 * beat
         scenario.tell_said(3, report(2, caught_up=0))
-    scenario.tick(100.0 + SETTINGS.reattach_within)
+    assert fatal_decision_of(scenario) is None
+    scenario.tick(hears_at + SETTINGS.reattach_within)
     assert fatal_decision_of(scenario) is not None
 
 

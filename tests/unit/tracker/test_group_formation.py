@@ -5,7 +5,7 @@ from typing import Any
 
 from ftcomm.protocol.messages import FatalDecision
 from ftcomm_tracker.core.durable_state import Durable
-from ftcomm_tracker.core.events import ConnectionLost, Note, Stalled, Supervised
+from ftcomm_tracker.core.events import ConnectionLost, Note, Supervised
 from ftcomm_tracker.core.group_formation import MAX_ROWS, missing_workers
 from ftcomm_tracker.core.reporting.explain import explain
 from ftcomm_tracker.core.roster import JobState, Roster
@@ -121,13 +121,15 @@ def test_a_restarted_tracker_counts_from_its_start_if_somebody_had_come() -> Non
     ]
 
 
-def test_a_tracker_that_did_not_run_counts_anew() -> None:
+def test_time_in_which_the_tracker_did_not_run_does_not_count() -> None:
     scenario = forming(2)
     scenario.joined(1, hello("0"))
-    scenario.now = 5000.0
-    scenario.tell(Stalled())
+    scenario.tick(100.0)
+    scenario.stall(4900.0)
+    until = 600.0 + 4900.0 + scenario.roster.settings.detect_within
+    scenario.tick(until - 0.1)
     assert scenario.roster.state is JobState.FORMING
-    scenario.tick(5600.0)
+    scenario.tick(until)
     assert scenario.roster.state is JobState.OVER
 
 

@@ -14,7 +14,6 @@ from ftcomm_tracker.core.events import (
     Effect,
     GivenUp,
     PutVersion,
-    Stalled,
     StopAsked,
     VersionPut,
 )
@@ -81,12 +80,11 @@ def test_the_end_waits_so_long_and_no_longer() -> None:
     assert decisions(scenario.tick(60.0))[1].error == "RankLostError"
 
 
-def test_after_a_stop_of_the_tracker_the_last_will_has_its_time_again() -> None:
-    """Only then it reads the messages that have come meanwhile."""
+def test_after_a_stop_of_the_tracker_the_last_will_goes_on_where_it_stood() -> None:
+    """The messages that have come meanwhile are read only then."""
     scenario, _ = lost_job()
     scenario.said(1, Marked(3, b"d", 9, None, (), 0))
-    scenario.now = 61.0
-    assert decisions(scenario.tell(Stalled())) == {}
+    assert decisions(scenario.stall(61.0)) == {}
     assert scenario.roster.state is not JobState.OVER
     effects = scenario.tell_said(1, ObjectWritten(3, STATE, "name", 9, b"x", b"d"))
     assert [each.version for each in effects if isinstance(each, PutVersion)] == [3]

@@ -3,7 +3,7 @@
 from ftcomm.protocol.messages import AskCalls, CallMade, Calls, Leaf, Leaves, Mismatch
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm_tracker.core.events import ConnectionLost as ConnLost
-from ftcomm_tracker.core.events import Said, Stalled, StopAsked
+from ftcomm_tracker.core.events import Said, StopAsked
 from ftcomm_tracker.core.mismatch_inquiry import (
     ANSWER_WITHIN_S,
     LEAVES_WITHIN_S,
@@ -12,7 +12,15 @@ from ftcomm_tracker.core.mismatch_inquiry import (
     ranks_to_ask,
 )
 from ftcomm_tracker.core.roster import JobState
-from tests.unit.tracker.roster_scenario import ScenarioRun, at, decisions, hello, report, running
+from tests.unit.tracker.roster_scenario import (
+    SETTINGS,
+    ScenarioRun,
+    at,
+    decisions,
+    hello,
+    report,
+    running,
+)
 
 ONE, TWO = (Signature(kind).encode() for kind in (Kind.BARRIER, Kind.CLOSE))
 SAVE = Signature(Kind.CHECKPOINT).encode()
@@ -80,12 +88,12 @@ def test_no_plan_is_made_during_the_inquiry() -> None:
     ] * 3
 
 
-def test_after_a_stop_of_the_tracker_the_answers_have_their_time_again() -> None:
+def test_after_a_stop_of_the_tracker_the_answers_are_awaited_on() -> None:
     scenario = running(2)
     scenario.said(1, SEEN)
-    scenario.now = 60.0
-    assert decisions(scenario.tell(Stalled())) == {}
-    assert scenario.roster.next_deadline() == 60.0 + ANSWER_WITHIN_S
+    assert decisions(scenario.stall(60.0)) == {}
+    hears_at = 60.0 + SETTINGS.detect_within
+    assert scenario.roster.next_deadline() == hears_at + ANSWER_WITHIN_S
 
 
 def test_what_differs_in_states_is_awaited_longer() -> None:

@@ -28,7 +28,6 @@ from ftcomm_tracker.core.events import (
     Note,
     RefuseRebuild,
     Said,
-    Stalled,
     StepDown,
     StopAsked,
     Superseded,
@@ -207,13 +206,13 @@ def test_a_member_that_comes_in_time_ends_the_wait() -> None:
     assert scenario.roster.state is JobState.RUNNING
 
 
-def test_the_wait_begins_again_after_a_stall() -> None:
+def test_the_wait_goes_on_where_it_stood_after_a_stall() -> None:
     scenario = rebuilding()
     come(scenario, 0, 1)
-    scenario.now = 50.0
-    scenario.tell(Stalled())
-    scenario.tick(80.0)
-    assert scenario.roster.next_deadline() == 110.0
+    scenario.tick(20.0)
+    scenario.stall(30.0)
+    scenario.tick(90.0)
+    assert scenario.roster.next_deadline() == 60.0 + 30.0 + SETTINGS.detect_within
 
 
 def test_members_that_are_away_for_a_moment_find_the_same_wait() -> None:

@@ -25,7 +25,6 @@ from ftcomm_tracker.core.events import (
     ReadStore,
     RefuseRebuild,
     Said,
-    Stalled,
     StartAttempt,
     TakeGeneration,
 )
@@ -261,20 +260,17 @@ def test_a_member_that_is_away_again_is_heard_for_longer() -> None:
     assert of(scenario.tick(80.0), StartAttempt)
 
 
-def test_a_tracker_that_did_not_run_hears_members_for_longer() -> None:
+@pytest.mark.parametrize(("members", "heard_s"), [((), 30.0), ((0,), 60.0)])
+def test_a_stop_of_the_tracker_is_no_time_in_which_members_are_heard(
+    members: tuple[int, ...], heard_s: float
+) -> None:
     scenario = hearing()
-    scenario.now = 31.0
-    assert not of(scenario.tell(Stalled()), StartAttempt)
-    assert of(scenario.tick(61.0), StartAttempt)
-
-
-def test_a_member_waits_for_the_others_again_after_a_stop_of_the_tracker() -> None:
-    scenario = hearing()
-    come(scenario, 0)
-    scenario.now = 60.0
-    assert not of(scenario.tell(Stalled()), StartAttempt)
-    assert not of(scenario.tick(119.9), StartAttempt)
-    assert of(scenario.tick(120.0), StartAttempt)
+    come(scenario, *members)
+    scenario.tick(10.0)
+    assert not of(scenario.stall(90.0), StartAttempt)
+    until = heard_s + 90.0 + SETTINGS.detect_within
+    assert not of(scenario.tick(until - 0.1), StartAttempt)
+    assert of(scenario.tick(until), StartAttempt)
 
 
 def test_a_worker_of_another_attempt_is_no_member() -> None:

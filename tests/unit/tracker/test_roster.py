@@ -45,7 +45,6 @@ from ftcomm_tracker.core.events import (
     PutFinished,
     Said,
     Send,
-    Stalled,
     StopAsked,
     Supervised,
 )
@@ -412,11 +411,10 @@ def test_supervisors_hear_of_the_end_when_the_store_has_it() -> None:
     assert scenario.roster.standing_of("w0", 1).over
 
 
-def test_after_a_stop_of_the_tracker_the_record_of_the_end_has_its_time_again() -> None:
+def test_after_a_stop_of_the_tracker_the_record_of_the_end_is_awaited_on() -> None:
     scenario = closed_with_store()
-    scenario.now = SETTINGS.replace_within
-    assert scenario.tell(Stalled()) == []
-    until = 2 * SETTINGS.replace_within
+    assert scenario.stall(100.0) == []
+    until = 100.0 + SETTINGS.detect_within + SETTINGS.replace_within
     assert [names(sends(scenario.tick(at))) for at in (until - 1, until)] == [
         [],
         [(1, "AllClosed"), (2, "AllClosed")],

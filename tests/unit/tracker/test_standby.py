@@ -137,13 +137,14 @@ def test_a_stop_beside_the_record_of_a_lost_attempt_is_handed_on() -> None:
     assert scenario.roster.handed_on == StopAsked("enough")
 
 
-def test_after_a_stop_of_the_tracker_a_record_has_its_time_again() -> None:
+def test_after_a_stop_of_the_tracker_a_record_is_awaited_on() -> None:
     scenario = leader()
     scenario.tell_said(1, report(1))
     scenario.tell_said(2, report(1))
-    scenario.now = SETTINGS.replace_within
-    assert scenario.tell(Stalled()) == []
-    late = scenario.tick(2 * SETTINGS.replace_within)
+    assert scenario.stall(100.0) == []
+    until = 100.0 + SETTINGS.detect_within + SETTINGS.replace_within
+    assert "StepDown" not in kinds(scenario.tick(until - 0.1))
+    late = scenario.tick(until)
     assert "the store took no record for 60 s" in only(late, StepDown).reason
 
 
@@ -401,13 +402,14 @@ def test_who_does_not_come_is_given_up_after_reattach_within() -> None:
     assert (1, "Revoke") in names(sends(effects))
 
 
-def test_after_a_stop_of_the_tracker_the_first_answer_has_its_time_again() -> None:
+def test_after_a_stop_of_the_tracker_the_first_answer_is_awaited_on() -> None:
     waiting = Waiting()
     waiting.sees(silent=True)
     claim = only(waiting.tell(Joined(1, member("w0"))), PutClaim)
     waiting.tell(Claimed(claim.record))
     waiting.now = SETTINGS.reattach_within
-    assert waiting.tell(Stalled()) + waiting.sees(silent=True) == []
+    stalled = waiting.tell(Stalled(SETTINGS.reattach_within))
+    assert stalled + waiting.sees(silent=True) == []
     assert (1, "Welcome") in names(sends(waiting.answer(1, "w0")))
 
 

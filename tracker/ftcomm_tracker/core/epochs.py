@@ -59,7 +59,7 @@ def begin_epoch(
     group.links.begin_collecting()
     if group.durable.first_nonces:  # before the first plan the group forms: nothing was broken
         group.epochs.incident = OpenIncident(
-            epoch, reason, group.now, silent_s=silent_s, loss=loss, suspects=set(suspects)
+            epoch, reason, group.driver_now, silent_s=silent_s, loss=loss, suspects=set(suspects)
         )
         if victim is not None:
             group.epochs.incident.note_victim(victim, group.members.deaths.of(victim))
@@ -97,7 +97,7 @@ def try_plan(group: GroupState) -> None:
         return
     incident = group.epochs.incident
     if incident is not None:
-        incident.decided_at = group.now
+        incident.decided_at = group.driver_now
     facts = Facts(
         epoch=group.durable.epoch,
         all_replaced=_all_replaced(group.durable, group.members),
@@ -142,7 +142,7 @@ def try_plan(group: GroupState) -> None:
     for rank, order in decision.plans.items():
         group.send(group.members.slots[rank], replace(order, mark=mark))
     if incident is not None:
-        incident.planned_at = group.now
+        incident.planned_at = group.driver_now
         incident.frontier = decision.frontier
         incident.routes = group.links.routes
     group.note("info", f"epoch {group.epochs.in_force} runs: {decision.reason}")
@@ -200,7 +200,7 @@ def close_incident(group: GroupState, *, completed: bool) -> None:
     """Write the record of the recovery under way, if there is one."""
     if group.epochs.incident is None:
         return
-    record = group.epochs.incident.close(group.now, completed=completed)
+    record = group.epochs.incident.close(group.driver_now, completed=completed)
     group.epochs.incident = None
     group.epochs.incidents = [*group.epochs.incidents[-99:], record.to_dict()]
     group.effects.append(IncidentClosed(record))

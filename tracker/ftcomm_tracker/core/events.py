@@ -89,7 +89,9 @@ class Supervised:
 
 @dataclass(frozen=True, slots=True)
 class Stalled:
-    """The tracker itself did not run for a while: nobody may be evicted for that time."""
+    """The tracker itself did not run for `for_s`: no deadline may pass by that time."""
+
+    for_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,11 +121,6 @@ class Forming:
         """Somebody waits: a worker has come, or a launcher has started one."""
         self._remind_at = min(self._remind_at, now + REMIND_EVERY_S)
 
-    def stalled(self, now: float) -> None:
-        """Give members the whole time again: the tracker did not run and could not hear them."""
-        if self._since is not None:
-            self._since = now
-
     @property
     def ends_at(self) -> float:
         """Time at which an incomplete group fails the job; infinity before the first worker."""

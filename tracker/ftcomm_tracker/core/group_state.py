@@ -15,7 +15,6 @@ parts is therefore a whole copy: no part is shared by two objects.
 """
 
 import enum
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -51,6 +50,7 @@ from ftcomm_tracker.core.events import (
 from ftcomm_tracker.core.group_formation import Forming, Launches
 from ftcomm_tracker.core.link_failures import Pairs
 from ftcomm_tracker.core.mismatch_inquiry import Inquiry
+from ftcomm_tracker.core.patience_clock import DriverTime, PatienceTime
 from ftcomm_tracker.core.rebuild.decision import Rebuild
 from ftcomm_tracker.core.recovery_record import OpenIncident
 from ftcomm_tracker.core.reporting.lost_hosts import lost_hosts
@@ -427,11 +427,11 @@ class JobEnd:
         return self.inquiry is not None or self.last_will is not None
 
     @property
-    def due(self) -> float | None:
+    def due(self) -> float:
         """Time at which something follows though nothing is heard, once the job is over."""
         if self.awaits_record:
             return min(self.over_at, self.remind_at)
-        return None if self.is_reported else self.over_at
+        return float("inf") if self.is_reported else self.over_at
 
     def hand_on(self, event: StopAsked | GivenUp) -> None:
         """Let the next attempt hear of it: the first such event ends the job."""
@@ -461,7 +461,8 @@ class GroupState:
         self.generation = generation
         self.tracker = tracker
         self.state = JobState.FORMING
-        self.now = now
+        self.now = PatienceTime(now)
+        self.driver_now = DriverTime(now)  # for durations that people read; no deadline is of it
         self.effects: list[Effect] = []
         self.members = Members()
         self.epochs = EpochState(durable.version)
@@ -543,11 +544,9 @@ class GroupState:
         """Ranks that have closed and whose worker is not connected."""
         return sorted(set(self.durable.closed_ranks) - set(self.members.slots))
 
-    def refresh(self, peers: Iterable[Peer]) -> None:
-        """Note that these were heard now."""
-        for peer in peers:
-            peer.last_heard = self.now
-            peer.late = False
+    def refresh(self, peer: Peer) -> None:
+        """Note that this one was heard now."""
+        peer.last_heard, peer.late = self.now, False
 
     def forget(self, conn: int) -> None:
         """Remove a connection that is gone, and what it reported."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from ftcomm.protocol.messages import Resumed, Route
 from ftcomm.protocol.position import START, Position
 from ftcomm_tracker.core.events import Death, Incident
+from ftcomm_tracker.core.patience_clock import DriverTime
 
 
 class Loss(enum.Enum):
@@ -29,15 +30,15 @@ class OpenIncident:
 
     epoch: int
     reason: str
-    started_at: float
+    started_at: DriverTime
     silent_s: float = 0.0  # of the victim, where its silence was the evidence
     loss: Loss = Loss.DIED  # of the first victim
     victims: list[str] = field(default_factory=list)
     suspects: set[int] = field(default_factory=set)
-    stopped_at: float | None = None
-    replaced_at: float | None = None
-    decided_at: float | None = None
-    planned_at: float | None = None
+    stopped_at: DriverTime | None = None
+    replaced_at: DriverTime | None = None
+    decided_at: DriverTime | None = None
+    planned_at: DriverTime | None = None
     frontier: Position = START
     routes: tuple[Route, ...] = ()
     resumed: dict[int, Resumed] = field(default_factory=dict)
@@ -74,14 +75,14 @@ class OpenIncident:
         self.failures[rank] = error, position
         return sum(failure == (error, position) for failure in self.failures.values())
 
-    def note_report(self, worker_id: str, now: float) -> None:
+    def note_report(self, worker_id: str, now: DriverTime) -> None:
         """A report of this epoch has come: of a survivor, or of a victim's next incarnation."""
         if worker_id in self.victims:
             self.replaced_at = now
         else:
             self.stopped_at = now
 
-    def close(self, now: float, *, completed: bool) -> Incident:
+    def close(self, now: DriverTime, *, completed: bool) -> Incident:
         """Freeze the record; `completed` if every member has gone on."""
         decided = self.decided_at or now
         resumed = self.resumed.values()
@@ -107,5 +108,5 @@ class OpenIncident:
         )
 
 
-def _ms(start: float, end: float | None) -> float:
+def _ms(start: DriverTime, end: DriverTime | None) -> float:
     return 0.0 if end is None else max(end - start, 0.0) * 1000

@@ -68,6 +68,7 @@ from ftcomm_tracker.core.group_state import (
     Members,
     Peer,
 )
+from ftcomm_tracker.core.patience_clock import DriverTime, PatienceClock
 from ftcomm_tracker.core.rebuild.decision import Rebuild
 from ftcomm_tracker.core.rebuild.journal_loss import (
     begin_rebuilding,
@@ -83,11 +84,7 @@ from ftcomm_tracker.core.rebuild.stored_job import advance_rebuilding, hear_in_t
 from ftcomm_tracker.core.relay_routing import plan_has_lasted
 from ftcomm_tracker.core.reporting.status import missing_text_of, snapshot, standing_of
 from ftcomm_tracker.core.spares import had_rank, on_died_replaced
-from ftcomm_tracker.core.standby.group_permits import (
-    end_without_store,
-    is_cut_off,
-    restart_records,
-)
+from ftcomm_tracker.core.standby.group_permits import end_without_store, is_cut_off
 from ftcomm_tracker.core.standby.waiting import advance
 from ftcomm_tracker.core.standby.watch import Standby
 from ftcomm_tracker.core.worker_messages import (
@@ -122,11 +119,12 @@ class Roster:
             settings: of the job.
             durable: what was journalled last.
             generation: of this tracker, one higher at each start.
-            now: seconds, on the clock of all events.
+            now: seconds, on the driver's clock, as in all methods.
             tracker: tells this tracker from another one that has taken the same generation.
             rebuild: the operator wants the job taken up from what its workers know.
             store: what the store's chain says.
         """
+        self._clock = PatienceClock(now)
         self._group = GroupState(
             settings, durable, generation=generation, tracker=tracker, now=now, store=store
         )
@@ -136,7 +134,10 @@ class Roster:
     def handle(self, event: Event, *, now: float) -> list[Effect]:
         """Take one event; return what the server must do, in order."""
         group = self._group
-        group.now = now
+        group.driver_now = DriverTime(now)
+        if isinstance(event, Stalled):
+            self._clock.skip(now, event.for_s, grace_s=group.settings.detect_within)
+        group.now = self._clock.advance(now)
         if must_step_down(group, event):
             step_down(group, event)
         else:
@@ -169,8 +170,6 @@ class Roster:
                 self._on_told(event)
             case Supervised():
                 self._on_supervised(event)
-            case Stalled():
-                self._on_stalled()
             case StopAsked():
                 _on_stop_asked(group, event)
             case (
@@ -184,7 +183,7 @@ class Roster:
                 | Overtaken()
             ):
                 on_store_event(group, event)
-            case Superseded() | Tick() | StoreSeen() | Claimed() | ChainRead():
+            case Superseded() | Tick() | Stalled() | StoreSeen() | Claimed() | ChainRead():
                 pass
             case _:
                 assert_never(event)
@@ -217,25 +216,6 @@ class Roster:
             for event in rebuild.later:
                 self._take(event)
 
-    def _on_stalled(self) -> None:
-        """Restart the deadlines of all whose messages could not arrive meanwhile."""
-        group = self._group
-        group.refresh(group.members.peers.values())
-        group.members.empty_since = dict.fromkeys(group.members.empty_since, group.now)
-        group.links.streak = None
-        group.forming.stalled(group.now)
-        if group.rebuild is not None:
-            group.rebuild.stalled(group.now, group.settings.reattach_within)
-            if group.rebuild.standby is not None:
-                group.rebuild.standby.stalled(group.now)
-        restart_records(group)
-        if group.end.inquiry is not None:
-            group.end.inquiry.began = group.now
-        if group.epochs.grace_until < float("inf"):
-            group.epochs.grace_until = group.now + group.settings.reattach_within
-        if group.state is JobState.REATTACHING:
-            group.epochs.reattach_by = group.now + group.settings.reattach_within
-
     def _on_supervised(self, event: Supervised) -> None:
         """Remember the process; who waits for it can be told its number."""
         group = self._group
@@ -256,7 +236,12 @@ class Roster:
             group.check_invariants()
 
     def next_deadline(self) -> float | None:
-        """Return the time at which `handle(Tick())` is due, on the clock of `now`."""
+        """Return the time at which `handle(Tick())` is due; None if never."""
+        due = self._due()
+        return None if due == float("inf") else self._clock.real(due)
+
+    def _due(self) -> float:
+        """Time of the next `_on_time` that does something."""
         group = self._group
         if group.state is JobState.OVER:
             return group.end.due
@@ -288,17 +273,16 @@ class Roster:
         times.append(group.permits.since + group.settings.replace_within)
         if group.links.suspicion is not None:
             times.append(group.links.epoch_at + group.settings.detect_within)
-        soonest = min(times, default=None)
-        return None if soonest == float("inf") else soonest
+        return min(times)
 
     def _on_told(self, event: LivenessAsserted | Died | GivenUp) -> None:
         """Take what a launcher says of a worker's process."""
         group = self._group
         match event:
             case LivenessAsserted(worker_id):
-                group.refresh(
-                    p for p in group.members.peers.values() if p.hello.worker_id == worker_id
-                )
+                for peer in group.members.peers.values():
+                    if peer.hello.worker_id == worker_id:
+                        group.refresh(peer)
             case Died():
                 self._on_died(event)
             case GivenUp():
@@ -454,7 +438,7 @@ class Roster:
 
     def is_cut_off(self, now: float) -> bool:
         """True if all its members have been away for long, and no worker comes (rule R19)."""
-        return is_cut_off(self._group, now)
+        return is_cut_off(self._group, self._clock.now(now))
 
     def is_connected(self, worker_id: str) -> bool:
         """True if an incarnation of that worker is connected, as a member or a spare."""
@@ -475,7 +459,7 @@ class Roster:
     def plan_sent(self, now: float) -> None:
         """Note that the plan is sent: the record says what deciding and sending took."""
         if self._group.epochs.incident is not None:
-            self._group.epochs.incident.planned_at = now
+            self._group.epochs.incident.planned_at = DriverTime(now)
 
     def standing_of(self, worker_id: str, number: int) -> WorkerStatusReply:
         """Answer question `number` of the supervisor of `worker_id`."""
@@ -483,7 +467,7 @@ class Roster:
 
     def snapshot(self, now: float) -> dict[str, Any]:
         """The job for `status`, as JSON-able values."""
-        return snapshot(self._group, now)
+        return snapshot(self._group, self._clock.now(now))
 
 
 def _note_path(group: GroupState, event: Event) -> None:

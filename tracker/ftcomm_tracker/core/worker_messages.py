@@ -75,7 +75,7 @@ FATAL_REPORTS = frozenset(
 
 def on_said(group: GroupState, peer: Peer, message: WorkerMessage) -> None:
     """Dispatch a worker's message; any message is a sign of activity."""
-    group.refresh([peer])
+    group.refresh(peer)
     rank = group.members.rank_of_conn(peer.conn)
     match message:
         case Heartbeat():
@@ -269,7 +269,7 @@ def _on_report(group: GroupState, peer: Peer, rank: int, report: Report) -> None
     group.epochs.heard_version(max(report.position.version, report.committed))
     group.epochs.reports[rank] = report
     if group.epochs.incident is not None:
-        group.epochs.incident.note_report(peer.hello.worker_id, group.now)
+        group.epochs.incident.note_report(peer.hello.worker_id, group.driver_now)
     try_plan(group)
 
 

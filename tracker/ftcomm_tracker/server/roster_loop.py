@@ -130,7 +130,7 @@ class RosterLoop:
             if now - woke > beat + detect_within / 4:
                 log.warning("the tracker itself did not run for %.1f s", now - woke)
                 self._journal.check()  # a successor may have been started meanwhile
-                self.hear([(Stalled(), None)], now)
+                self.hear([(Stalled(now - woke), None)], now)
             woke = now
             self.hear(self._inbox.take(), now)
             if due is not None and due <= now:

@@ -75,11 +75,6 @@ class KnownStore:
         """Drop what was read: a member is away again, and what it knows may be old by then."""
         self.is_asked, self.read = False, None
 
-    def hear_until(self, until: float) -> None:
-        """Hear members for longer: they could not come meanwhile."""
-        if self.job_id:
-            self.until = max(self.until, until)
-
 
 @dataclass(slots=True)
 class Rebuild:
@@ -285,19 +280,13 @@ class Rebuild:
         if self.since < NEVER:
             # They may have lost their connections alone, or ask another tracker for a while: who
             # comes back in time finds the same wait, which so has an end.
-            if self.away_since == NEVER:
-                self.store.hear_until(now + settings.reattach_within)
+            if self.away_since == NEVER and self.store.job_id:
+                self.store.until = max(self.store.until, now + settings.reattach_within)
             self.away_since = min(self.away_since, now)
             self.ends_at = self.away_since + settings.reattach_within
             if now < self.ends_at:
                 return
         self.since, self.away_since, self.ends_at = NEVER, NEVER, self.store.until
-
-    def stalled(self, now: float, reattach_within: float) -> None:
-        """Give members the whole time again: the tracker did not run and could not hear them."""
-        self.store.hear_until(now + reattach_within)
-        self.since = now if self.since < NEVER else NEVER
-        self.away_since = now if self.away_since < NEVER else NEVER
 
     def lacks(self) -> str:
         """Say in words why the job does not go on yet."""

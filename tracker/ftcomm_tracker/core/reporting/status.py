@@ -163,7 +163,8 @@ def _recovery(group: GroupState, now: float) -> dict[str, Any] | None:
     incident = group.epochs.incident
     if incident is None:
         return None
-    return _row(incident, "epoch", "reason", since_s=round(now - incident.started_at, 3))
+    until_event_s = group.driver_now - incident.started_at
+    return _row(incident, "epoch", "reason", since_s=round(until_event_s + now - group.now, 3))
 
 
 def _store(group: GroupState, now: float) -> dict[str, Any] | None:

@@ -3,7 +3,7 @@
 from ftcomm.durable.records import EndedRecord, EpochMember, EpochRecord
 from ftcomm.protocol.messages import FatalDecision
 from ftcomm_tracker.core.events import PutEnded, PutEpoch, StepDown
-from ftcomm_tracker.core.group_state import RECORD_S, GroupState, JobState
+from ftcomm_tracker.core.group_state import GroupState, JobState
 
 # All members are away for so long: either all have died, or this tracker alone is cut off.
 CUT_OFF_S = 15.0
@@ -63,17 +63,6 @@ def end_without_store(group: GroupState) -> None:
     waits_s = group.settings.replace_within
     if group.now >= group.permits.since + waits_s:
         step_down_for(group, f"the store took no record for {waits_s:g} s", STORE_AWAY)
-
-
-def restart_records(group: GroupState) -> None:
-    """Give the store the whole time again: what it has taken meanwhile is not heard yet."""
-    if group.permits.since < float("inf"):
-        group.permits.since = group.now
-    if group.end.awaits_record:
-        group.end.over_at = group.now + group.settings.replace_within
-        group.end.remind_at = group.now + RECORD_S
-    if group.end.last_will is not None:
-        group.end.last_will.until = group.now + group.settings.last_will
 
 
 def step_down_for(group: GroupState, reason: str, remedy: str = "") -> None:

@@ -155,6 +155,7 @@ def succeed(
         `new`, as from a journal.
     """
     new.launches, new.paths = group.launches, group.paths
+    new.driver_now = group.driver_now
     new.effects = [
         *group.effects,
         TakeGeneration(new.generation, old_trackers),

@@ -104,11 +104,6 @@ class Standby:
         self.length = chain.length
         self.is_silent = is_silent and now >= self.grown_at + RECORD_COUNTS_S
 
-    def stalled(self, now: float) -> None:
-        """Await a worker's answer for the whole time again: this tracker could not hear one."""
-        if self.claim is not None:
-            self.claimed_at = now
-
     def note_call(self, hello: Hello, now: float) -> None:
         """Note that a worker has come, and is sent away."""
         process = (hello.worker_id, hello.nonce)
