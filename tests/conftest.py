@@ -33,7 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out files without real processes if those are asked for: each of three collects."""
-    asked = str(config.getoption("markexpr")).startswith("process ")
+    asked = str(config.getoption("markexpr")).startswith("process and ")
     is_tests = asked and collection_path.match("test_*.py")
     return (is_tests and "mark.process" not in collection_path.read_text("utf-8")) or None
 

@@ -22,6 +22,7 @@ from tests.conformance.scenario import (
 
 JOB_LOST, JOB_FINISHED = 71, 77  # exit statuses of these errors
 CLOSE = "2.0"  # the position of close() in QUIET
+FROM_3_TO_1 = 1  # the step of recursive doubling in which these two exchange
 ALL_DEAD = "every member that took part in the job has died"
 
 
@@ -143,7 +144,7 @@ def dies_after_close(bench: Bench) -> None:
 @contextlib.contextmanager
 def _half_closed(bench: Bench, *, killed: int = 0, **settings: object) -> Iterator[Job]:
     """Ranks 0 and 2 have closed; rank 3 is stopped inside its close, and rank 1 waits for it."""
-    faults = (f"3.{CLOSE}.0@half_sent#2=stop",)
+    faults = (f"3.{CLOSE}.0@half_sent#{FROM_3_TO_1}=stop",)
     with bench.job(Plan(4, QUIET, faults, settings, killed=killed, restart=False)) as job:
         job.start_tracker()
         job.start_all()
