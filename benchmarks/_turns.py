@@ -6,6 +6,7 @@ Every group of processes is up for the whole run; those whose turn it is not wai
 import json
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -41,6 +42,7 @@ def take_turns(
         prepare: makes the call for an operand of float32.
         checkpoint: called after every `CALLS_OF_A_VERSION` calls, outside the timed part.
     """
+    _bind(rank, world_size)
     with (
         connected() as connection,
         connection.makefile("rw", encoding="utf-8") as orders,
@@ -49,6 +51,18 @@ def take_turns(
         for line in orders:
             # the checkpoint ends before the answer, behind which the next group's turn begins
             _answer(orders, _turn(json.loads(line), world_size, prepare, checkpoint))
+
+
+def _bind(rank: int, world_size: int) -> None:
+    """Keep the thread that calls on a processor of its own, if there are enough.
+
+    Some kernels leave two ranks on one processor while another is idle.
+    """
+    if sys.platform != "linux":
+        return
+    processors = sorted(os.sched_getaffinity(0))
+    if world_size <= len(processors):
+        os.sched_setaffinity(0, {processors[rank]})
 
 
 def _turn(
