@@ -44,7 +44,7 @@ class _SourceLink:
         self._driver, self._order = driver, order
 
     async def run(self) -> None:
-        """Open it, ask, and take what comes until it ends, which the machine is told."""
+        """Open it, ask, and take what comes until it ends; report that to the machine."""
         driver, epoch, source = self._driver, self._order.epoch, self._order.source
         try:
             link = await open_message_link(driver, epoch, source)

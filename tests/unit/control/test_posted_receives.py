@@ -98,7 +98,7 @@ def test_receives_of_one_stream_get_messages_in_their_own_order(receives: Receiv
 def test_a_receive_that_waits_over_a_checkpoint_gets_what_has_come_ahead(
     receives: Receives,
 ) -> None:
-    """Of another thread: nothing is told as the message comes, so the checkpoint's end looks."""
+    """Of another thread: the message ends no receive as it comes, so the checkpoint's end looks."""
     told: list[Any] = []
     receives.post(told)
     receives.numbers = 1

@@ -24,7 +24,7 @@ class PatienceClock:
         return max(self._told, PatienceTime(real - self._skipped))
 
     def advance(self, real: float) -> PatienceTime:
-        """The time of an event: no earlier one is told any more."""
+        """The time of an event, which is never behind that of the one before."""
         self._told = self.now(real)
         return self._told
 
