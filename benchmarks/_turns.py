@@ -58,11 +58,10 @@ def _bind(rank: int, world_size: int) -> None:
 
     Some kernels leave two ranks on one processor while another is idle.
     """
-    if sys.platform != "linux":
-        return
-    processors = sorted(os.sched_getaffinity(0))
-    if world_size <= len(processors):
-        os.sched_setaffinity(0, {processors[rank]})
+    if sys.platform == "linux":
+        processors = sorted(os.sched_getaffinity(0))
+        if world_size <= len(processors):
+            os.sched_setaffinity(0, {processors[rank]})
 
 
 def _turn(
