@@ -48,21 +48,32 @@ class BucketedCalls:
         members = cut([(flat.nbytes, flat.dtype.str) for flat, _ in parts], most)
         buckets = [Bucket([parts[number] for number in numbers]) for numbers in members]
         calls: list[QueuedCall[Result]] = []
+        session = self._session
+
+        def handed_out(combined: Iterable[list[Result]]) -> list[Result]:
+            found: list[Any] = [None] * len(parts)
+            for numbers, results in zip(members, combined, strict=True):
+                for number, result in zip(numbers, results, strict=True):
+                    found[number] = result
+            return _handed_out(given, found, places)
 
         def run() -> list[Result]:
             try:
-                combined = self._combine(buckets, options, limit, calls)
-                found: list[Any] = [None] * len(parts)
-                for numbers, results in zip(members, combined, strict=True):
-                    for number, result in zip(numbers, results, strict=True):
-                        found[number] = result
-                return _handed_out(given, found, places)
+                return handed_out(self._combine(buckets, options, limit, calls))
             except Exception as error:
-                if self._session.is_usable and _may_be_lost(calls, error):
-                    self._session.give_up(error)
+                if session.is_usable and _may_be_lost(calls, error):
+                    session.give_up(error)
                 raise
 
-        return self._nonblocking.queue.run_alone(run)
+        if len(buckets) != 1:
+            return self._nonblocking.queue.run_alone(run)
+        # Nothing is to be done while it is under way, and another thread would be slower to run it.
+        (bucket,) = buckets
+        one = self._packed(bucket, options)
+        whole = Submission(
+            one.kind, one.request, lambda stored: handed_out([bucket.unpack(one.finish(stored))])
+        )
+        return session.guard.run(lambda: session.run_built(limit, whole), limit)
 
     def _combine(
         self,
@@ -73,18 +84,22 @@ class BucketedCalls:
     ) -> list[list[Result]]:
         """Each bucket's parts, combined; `calls` gets what is placed."""
         nonblocking = self._nonblocking
-
-        def built(flat: Array, out: Result | None) -> Submission[Result]:
-            return self._calls.allreduce(flat, options, out, copy=True)
-
         for bucket in buckets:
-            built(bucket.flat[:0], None)  # all mistakes, before the first is under way
+            self._built(bucket.flat[:0], options)  # all mistakes, before the first is under way
         for bucket in buckets:
-            bucket.pack()
-            submission = built(bucket.flat, bucket.flat if bucket.is_shared else None)
+            submission = self._packed(bucket, options)
             calls.append(nonblocking.queue.put(nonblocking.queued(submission, limit)))
         results = [Handle(call, nonblocking.queue).wait() for call in calls]
         return [bucket.unpack(result) for bucket, result in zip(buckets, results, strict=True)]
+
+    def _packed(self, bucket: Bucket, options: CallOptions) -> Submission[Result]:
+        bucket.pack()
+        return self._built(bucket.flat, options, bucket.flat if bucket.is_shared else None)
+
+    def _built(
+        self, flat: Array, options: CallOptions, out: Result | None = None
+    ) -> Submission[Result]:
+        return self._calls.allreduce(flat, options, out, copy=True)
 
 
 def _handed_out(

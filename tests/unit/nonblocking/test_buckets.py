@@ -1,5 +1,6 @@
 """Buckets: a cut that follows from sizes and dtypes, and results as of single arrays."""
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as some
 
 import ftcomm
 from ftcomm.errors import LogLimitError, ThreadError
-from ftcomm.nonblocking.buckets import cut
+from ftcomm.nonblocking.buckets import Bucket, cut
 
 SIZES = some.lists(some.tuples(some.integers(0, 120), some.sampled_from(["<f4", "<f8", "|b1"])))
 
@@ -111,6 +112,27 @@ def test_a_bucket_that_fails_behind_a_complete_one_ends_the_communicator(
     monkeypatch.setattr(engine, "run", run_once)
     with pytest.raises(MemoryError, match="in the second"):
         comm.bucketed([np.ones(2), np.ones(2)], bucket_bytes=1)
+    assert (comm.seqno, comm.is_over) == (1, True)
+
+
+def test_one_bucket_is_combined_by_the_thread_that_calls(comm: ftcomm.Communicator) -> None:
+    threads = set(threading.enumerate())
+    results = comm.bucketed([np.ones(2), np.full(3, 2.0)])
+    assert [x.tolist() for x in results] == [[1, 1], [2, 2, 2]]
+    assert set(threading.enumerate()) == threads
+
+
+def test_a_result_that_cannot_be_handed_out_ends_the_communicator(
+    comm: ftcomm.Communicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A retry would combine the same arrays at another position."""
+
+    def unpack(*_: Any) -> Any:
+        raise MemoryError("no room for the parts")
+
+    monkeypatch.setattr(Bucket, "unpack", unpack)
+    with pytest.raises(MemoryError, match="no room for the parts"):
+        comm.bucketed([np.ones(2), np.ones(2)])
     assert (comm.seqno, comm.is_over) == (1, True)
 
 
