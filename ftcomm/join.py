@@ -115,7 +115,7 @@ def current() -> Communicator:
     found = COMMUNICATORS.of_thread()
     if len(found) != 1:
         raise ConfigError(
-            f"this thread has {'several' if found else 'no'} open communicators",
+            f"this thread has {'several open communicators' if found else 'no open communicator'}",
             remedy="call it inside one `with ftcomm.init()`",
         )
     (communicator,) = found

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ftcomm
+from ftcomm import init
 from ftcomm.torch.requirement import has_backend, require_torch
 
 __all__ = [
@@ -21,7 +22,6 @@ __all__ = [
     "init_process_group",
     "load",
     "save",
-    "use",
 ]
 _HOMES = {
     "DDP": "ddp",
@@ -30,11 +30,9 @@ _HOMES = {
     "RestoredParts": "checkpoints",
     "as_array": "tensors",
     "as_tensor": "tensors",
-    "init": "joined",
     "init_process_group": "distributed.backend",
     "load": "checkpoints",
     "save": "checkpoints",
-    "use": "joined",
 }
 
 if TYPE_CHECKING:
@@ -42,7 +40,6 @@ if TYPE_CHECKING:
     from ftcomm.torch.data_loader import DataLoader
     from ftcomm.torch.ddp import DDP
     from ftcomm.torch.distributed.backend import init_process_group
-    from ftcomm.torch.joined import init, use
     from ftcomm.torch.sampler import BatchSampler
     from ftcomm.torch.tensors import as_array, as_tensor
 else:  # or a type checker would take a name that is not there for Any

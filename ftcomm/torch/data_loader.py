@@ -8,7 +8,6 @@ import torch
 import torch.utils.data
 
 import ftcomm
-from ftcomm.torch.joined import joined
 from ftcomm.torch.sampler import SEEDS, BatchSampler
 
 
@@ -39,7 +38,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
         Args:
             dataset: with a length.
-            comm: the communicator, default that of `ftcomm.torch.init`.
+            comm: the communicator, default that of `ftcomm.current`.
             batch_size: rows of one rank's batch.
             seed: of the order of rows; the same on all ranks.
             shuffle: another order in each epoch, else the data set's own.
@@ -58,8 +57,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 remedy="leave it True",
             )
         rows = BatchSampler(
-            len(dataset), comm or joined(), batch_size=batch_size, seed=seed, shuffle=shuffle,
-            drop_last=drop_last,
+            len(dataset), comm or ftcomm.current(), batch_size=batch_size, seed=seed,
+            shuffle=shuffle, drop_last=drop_last,
         )  # fmt: skip
         self.before_first_batch: Callable[[], None] = _do_nothing
         generator = torch.Generator().manual_seed(operator.index(seed) % SEEDS)

@@ -9,7 +9,6 @@ import torch
 import ftcomm
 from ftcomm.torch.broadcasting import broadcast_buffers, broadcast_tensors
 from ftcomm.torch.gradient_bucket import BUCKET_BYTES
-from ftcomm.torch.joined import joined
 from ftcomm.torch.reducer import GradientReducer
 
 
@@ -45,7 +44,7 @@ class DDP(torch.nn.Module):
         Args:
             module: with all its parameters, of which those are averaged that require a gradient
                 now. They may be frozen later, and trained again.
-            comm: the communicator, default that of `ftcomm.torch.init`.
+            comm: the communicator, default that of `ftcomm.current`.
             bucket_bytes: how large a bucket of several gradients may be.
             broadcast: False leaves parameters and buffers as they are on each rank: `load` follows,
                 or all ranks have made them alike.
@@ -58,7 +57,7 @@ class DDP(torch.nn.Module):
         super().__init__()
         self.module = module
         self.register_load_state_dict_pre_hook(_add_prefix)
-        self._comm = comm or joined()
+        self._comm = comm or ftcomm.current()
         self._sync_buffers = sync_buffers
         self._averages = True
         trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]

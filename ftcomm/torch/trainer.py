@@ -20,7 +20,7 @@ import ftcomm
 from ftcomm.torch.broadcasting import broadcast_buffers
 from ftcomm.torch.checkpoints import load, save
 from ftcomm.torch.gradient_bucket import BUCKET_BYTES
-from ftcomm.torch.joined import init, is_joined, joined
+from ftcomm.torch.open_communicator import open_communicator
 from ftcomm.torch.parts import (
     frozen_in,
     random_states,
@@ -51,15 +51,15 @@ class Trainer(transformers.Trainer):
 
         Args:
             arguments: of `transformers.Trainer`.
-            comm: the communicator; by default that of `ftcomm.torch.init`, which is called if it
-                has not been.
+            comm: the communicator; by default that of `ftcomm.current`, or of `ftcomm.init` where
+                none is open.
             options: of `transformers.Trainer`.
 
         Raises:
             ConfigError: the training data have no length, or an argument keeps a restarted rank
                 from going on as the others.
         """
-        self._comm = comm or (joined() if is_joined() else init())
+        self._comm = comm or open_communicator() or ftcomm.init()
         super().__init__(*arguments, **options)
         check_arguments(self.args)
         self._frozen: list[str] = []  # at the checkpoint

@@ -91,7 +91,7 @@ def test_the_current_communicator_is_that_of_the_thread() -> None:
             ftcomm.current()  # this thread has opened none of them by name
     with ftcomm.init(tracker="none") as of_script:
         assert ftcomm.current() is of_script
-    with pytest.raises(ftcomm.ConfigError, match="no open communicators"):
+    with pytest.raises(ftcomm.ConfigError, match="no open communicator"):
         ftcomm.current()
 
 

@@ -17,7 +17,7 @@ from ftcomm.torch.accelerate.refusals import (
 )
 from ftcomm.torch.accelerate.script_run import AcceleratedRun, RankLoader, rank_loader
 from ftcomm.torch.ddp import DDP
-from ftcomm.torch.joined import init, is_joined, joined
+from ftcomm.torch.open_communicator import open_communicator
 from ftcomm.torch.requirement import require_accelerate
 from ftcomm.torch.tensors import as_array, as_tensor
 
@@ -46,8 +46,8 @@ class Accelerator:
         """Join the job.
 
         Args:
-            comm: the communicator; by default that of `ftcomm.torch.init`, which is called if it
-                has not been.
+            comm: the communicator; by default that of `ftcomm.current`, or of `ftcomm.init` where
+                none is open.
             every: steps of the optimizer from one checkpoint within an epoch to the next; there is
                 one at the end of each epoch too.
             options: of `accelerate.Accelerator`.
@@ -56,8 +56,9 @@ class Accelerator:
             ConfigError: one of the options is not supported; the message says which.
         """
         check_options(options)
-        self._leaves_job = comm is None and not is_joined()
-        self._comm = comm or (joined() if is_joined() else init())
+        found = comm or open_communicator()
+        self._leaves_job = found is None
+        self._comm = found or ftcomm.init()
         self._inner = _accelerate.Accelerator(**{**options, "cpu": True})
         check_inner(self._inner)
         for state in (_accelerate.PartialState(), _accelerate.state.AcceleratorState()):

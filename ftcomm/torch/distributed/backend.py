@@ -8,7 +8,6 @@ import torch.distributed as dist
 
 import ftcomm
 from ftcomm.torch.distributed.process_group import BACKEND, FtcommGroup
-from ftcomm.torch.joined import joined, use
 from ftcomm.torch.requirement import require_backend
 
 _stores: list[Any] = []  # torch keeps the C++ half of a store alone
@@ -22,24 +21,21 @@ def register() -> None:
     dist.register_rendezvous_handler(BACKEND, rendezvous)
 
 
-def init_process_group(comm: ftcomm.Communicator | None = None) -> None:
-    """Make the default process group one of `comm`, by default that of `ftcomm.torch.init`.
-
-    `DDP` uses that communicator from now on.
+def init_process_group() -> None:
+    """Make the default process group one of the communicator that is open: `ftcomm.current`.
 
     Raises:
         ImportError: torch is too old for the backend.
+        ConfigError: no communicator is open, or several are.
     """
     require_backend(torch)
-    if comm is not None:
-        use(comm)
     store, rank, world_size = next(rendezvous(""))
     dist.init_process_group(BACKEND, store=store, rank=rank, world_size=world_size)
 
 
 def rendezvous(_url: str, *_: Any, **_options: Any) -> Iterator[tuple[Any, int, int]]:
     """The store, rank and world size: the store is this process's own, as ranks meet by ftcomm."""
-    comm = joined()
+    comm = ftcomm.current()
     # One rank alone writes all that any backend looks for.
     _stores.append(dist.HashStore() if comm.world_size == 1 else OwnStore())
     yield _stores[-1], comm.rank, comm.world_size
@@ -47,7 +43,7 @@ def rendezvous(_url: str, *_: Any, **_options: Any) -> Iterator[tuple[Any, int, 
 
 def create(_store: Any, rank: int, size: int, _timeout: Any) -> FtcommGroup:
     """The group that torch asks for: the default one, if there is none yet; raises ConfigError."""
-    comm = joined()
+    comm = ftcomm.current()
     if size != comm.world_size:
         raise ftcomm.ConfigError(
             f"a group of {size} of {comm.world_size} ranks was asked for",

@@ -11,13 +11,13 @@ from lightning.pytorch.utilities import rank_zero_only
 
 import ftcomm
 from ftcomm.torch.ddp import DDP
-from ftcomm.torch.joined import init, is_joined, joined
 from ftcomm.torch.lightning.checkpoints import (
     FITTING,
     LightningCheckpoints,
     check_callbacks,
     check_optimizers,
 )
+from ftcomm.torch.open_communicator import open_communicator
 from ftcomm.torch.parts import restore
 from ftcomm.torch.tensors import as_array, as_tensor
 
@@ -42,12 +42,12 @@ class FtcommStrategy(SingleDeviceStrategy):
         """Join the job.
 
         Args:
-            comm: the communicator; by default that of `ftcomm.torch.init`, which is called if it
-                has not been.
+            comm: the communicator; by default that of `ftcomm.current`, or of `ftcomm.init` where
+                none is open.
             every: steps of the optimizer from one checkpoint to the next.
         """
         super().__init__(device="cpu")
-        self._comm = comm or (joined() if is_joined() else init())
+        self._comm = comm or open_communicator() or ftcomm.init()
         self._every = every
         self._is_resuming = False
         self.global_rank, self.world_size = self._comm.rank, self._comm.world_size

@@ -195,8 +195,8 @@ def test_a_store_of_one_process_has_what_is_written_and_waits_for_nothing() -> N
 
 
 def test_one_rank_alone_trains_by_torchs_own_ddp() -> None:
-    with ft.init("none") as comm:
-        ft.init_process_group(comm)
+    with ft.init("none"):
+        ft.init_process_group()
         try:
             linear = torch.nn.Linear(2, 1)
             model = torch.nn.parallel.DistributedDataParallel(linear, find_unused_parameters=True)
@@ -220,8 +220,8 @@ def _static_later(module: object) -> object:
 @pytest.mark.parametrize(("wrapped", "steps"), [(_unsynced, 1), (_static_later, 2)])
 def test_a_ddp_that_rebuilds_its_buckets_is_refused_when_it_does(wrapped: Any, steps: int) -> None:
     """As it was made it compared nothing, or was another."""
-    with ft.init("none") as comm:
-        ft.init_process_group(comm)
+    with ft.init("none"):
+        ft.init_process_group()
         try:
             model = wrapped(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)))
             for _ in range(steps):
@@ -245,7 +245,7 @@ def test_gradients_that_fsdp2_has_not_reduced_are_refused_in_a_checkpoint() -> N
     from torch.distributed.fsdp import fully_shard  # noqa: PLC0415 - torch has the backend
 
     with ftcomm.init("none") as comm:
-        ft.init_process_group(comm)
+        ft.init_process_group()
         try:
             model = fully_shard(torch.nn.Linear(3, 2))
             ft.load(comm, model=model)
@@ -291,7 +291,7 @@ def test_shards_of_parts_of_a_rank_alone_are_kept() -> None:
         return [getattr(each, "full_tensor", lambda each=each: each)().tolist() for each in found]
 
     with ftcomm.init("none") as comm:
-        ft.init_process_group(comm)
+        ft.init_process_group()
         try:
             trained, fresh = model(1), model(2)
             shared, local = parts(fresh)
@@ -311,7 +311,7 @@ def test_a_distributed_tensor_is_refused() -> None:
     from torch.distributed.tensor import distribute_tensor  # noqa: PLC0415 - torch has the backend
 
     with ftcomm.init("none") as comm:
-        ft.init_process_group(comm)
+        ft.init_process_group()
         try:
             mesh = dist.init_device_mesh("cpu", (1,))
             tensor = distribute_tensor(torch.ones(4), mesh)

@@ -72,7 +72,7 @@ def made(kills: Kills, dtype: torch.dtype) -> nn.Sequential:
 def wrapped(way: str, model: nn.Sequential, comm: ftcomm.Communicator) -> nn.Module:
     if way == "ddp":
         return ft.DDP(model, comm, bucket_bytes=4096)
-    ft.init_process_group(comm)
+    ft.init_process_group()
     if way == "stock":
         ddp = nn.parallel.DistributedDataParallel
         return ddp(model, find_unused_parameters=True, bucket_cap_mb=0.004)
