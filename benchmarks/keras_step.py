@@ -2,11 +2,14 @@
 
     python benchmarks/keras_step.py
     python benchmarks/keras_step.py -n 2 --average weights --turns 3
+    python benchmarks/keras_step.py --bind
 
 Each rank trains the network of ``examples/keras_digits.py``: first with all ranks, then the same
 number of steps by a plain ``fit`` of its own, while the others do so too.  A turn is a job of its
 own; the first epoch of each fit, in which TensorFlow builds its graph, does not count.  Calls
-include the wait for other ranks, and checkpoints.  It needs keras and scikit-learn.
+include the wait for other ranks, and checkpoints.  With ``--bind`` each rank has a processor of its
+own; else the kernel may run two ranks on one, while another is idle.  It needs keras and
+scikit-learn.
 """
 
 import argparse
@@ -25,7 +28,7 @@ from _report import table
 BATCH = 32
 
 
-def work(average: str, every: int, epochs: int, path: str) -> None:
+def work(average: str, every: int, epochs: int, path: str, *, bind: bool) -> None:
     """Train as one rank; rank 0 writes the seconds of each epoch's steps, and of calls in it."""
     import keras  # noqa: PLC0415 - the other ranks' parent needs none
     import tensorflow as tf  # noqa: PLC0415 - likewise
@@ -39,6 +42,8 @@ def work(average: str, every: int, epochs: int, path: str) -> None:
     tf.config.threading.set_intra_op_parallelism_threads(1)
     times: list[tuple[float, float]] = []
     with ftcomm.init() as comm:
+        if bind and sys.platform == "linux":  # threads of TensorFlow begin later, and inherit it
+            os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[comm.rank]})
 
         class Clock(keras.callbacks.Callback):  # type: ignore[misc] # whose types are not looked at
             """Notes the time of each epoch, and of calls in it."""
@@ -77,12 +82,13 @@ def work(average: str, every: int, epochs: int, path: str) -> None:
         Path(path).write_text(json.dumps(facts), "utf-8")
 
 
-def turn(ranks: int, average: str, every: int, epochs: int) -> dict[str, float]:
+def turn(ranks: int, average: str, every: int, epochs: int, *, bind: bool) -> dict[str, float]:
     """The figures of one job."""
     with tempfile.TemporaryDirectory(prefix="ftcomm-bench-") as folder:
         tracker = [sys.executable, "-m", "ftcomm_tracker", "run", "-n", str(ranks)]
         tracker += ["--max-restarts", "0", "--state-dir", f"{folder}/job", "--", sys.executable]
         words = [__file__, "--worker", average, str(every), str(epochs), f"{folder}/figures"]
+        words += ["--bind"] * bind
         environ = {**os.environ, "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
         subprocess.run([*tracker, *words], check=True, env=environ, stdout=sys.stderr)
         figures: dict[str, float] = json.loads(Path(folder, "figures").read_text("utf-8"))
@@ -99,11 +105,12 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=50, help="[default: %(default)s]")
     parser.add_argument("--epochs", type=int, default=20, help="of a turn [default: %(default)s]")
     parser.add_argument("--turns", type=int, default=3, help="[default: %(default)s]")
+    parser.add_argument("--bind", action="store_true", help="a rank to a processor")
     arguments = parser.parse_args()
     lines = []
     for average in arguments.average.split(","):
         found = [
-            turn(arguments.ranks, average, arguments.every, arguments.epochs)
+            turn(arguments.ranks, average, arguments.every, arguments.epochs, bind=arguments.bind)
             for _ in range(arguments.turns)
         ]
         ms, plain, share = (
@@ -115,6 +122,8 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--worker"]:
-        work(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])
+        work(
+            sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5], bind="--bind" in sys.argv
+        )
     else:
         main()
