@@ -24,12 +24,11 @@ let_others_run = getattr(os, "sched_yield", functools.partial(time.sleep, 0))
 
 
 def spins_before_sleep(ranks: int, alone: int = SPINS_ALONE, shared: int = SPINS_SHARED) -> int:
-    """For a process of which there are so many on this host: `alone` if each has a processor."""
-    if hasattr(os, "sched_getaffinity"):
-        processors = len(os.sched_getaffinity(0))
-    else:
-        processors = os.cpu_count() or 1
-    return alone if ranks <= processors else shared
+    """For a process of which there are so many on this host: `alone` if each has a processor.
+
+    All processors of the host count: a scheduler may have bound each rank to one of its own.
+    """
+    return alone if ranks <= (os.cpu_count() or 1) else shared
 
 
 SLEEP_MS = 100  # then signals are looked for, should one have come just before the sleep
