@@ -25,18 +25,21 @@ WALL_S = 110.0  # a job takes some five seconds on two idle cores
 
 
 @functools.cache
-def forker(framework: str) -> Forker:
-    """A process with a framework imported; its import would be most of a job."""
-    made = Forker([framework, f"ftcomm.{framework}"], worker_environment())
+def forker(adapter: str) -> Forker:
+    """A process with an adapter and its frameworks imported: that would be most of a job."""
+    made = Forker([adapter.split(".")[0], f"ftcomm.{adapter}"], worker_environment())
     atexit.register(made.close)
     return made
 
 
 def adapter_of(script: Path) -> str:
-    """The adapter that a script imports first, by the name of its framework."""
-    return re.findall(
-        r"^(?:import|from) .*?\bftcomm\.(\w+)", script.read_text("utf-8"), re.MULTILINE
-    )[0]
+    """The adapter whose frameworks a script imports, such as ``torch.lightning``."""
+    found = re.findall(
+        r"^(?:import|from) .*?\bftcomm\.(torch\.(?:lightning|trainer|accelerate)|\w+)",
+        script.read_text("utf-8"),
+        re.MULTILINE,
+    )
+    return max(found, key=len)
 
 
 class Workers:

@@ -32,11 +32,19 @@ def run(folder: Path, *options: str) -> tuple[str, str]:
     return told[0], done.stdout
 
 
-def test_a_host_that_loses_its_leader_or_another_process_comes_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kill", "words"),
+    [
+        pytest.param("1.1.3", "worker 1 exited with status 1", id="another"),
+        pytest.param("0.0.5", "worker 0 was kill", id="leader", marks=pytest.mark.slow),
+    ],
+)
+def test_a_host_that_loses_its_leader_or_another_process_comes_back(
+    kill: str, words: str, tmp_path: Path
+) -> None:
     undisturbed, said = run(tmp_path)
     assert "starting it again" not in said
-    for kill, words in (("1.1.3", "worker 1 exited with status 1"), ("0.0.5", "worker 0 was kill")):
-        model, said = run(tmp_path, "--kill", kill)
-        restarts = re.findall(r"(worker \d .*): starting it again", said)
-        assert (model, len(restarts)) == (undisturbed, 1), said[-3000:]
-        assert restarts[0].startswith(words)
+    model, said = run(tmp_path, "--kill", kill)
+    restarts = re.findall(r"(worker \d .*): starting it again", said)
+    assert (model, len(restarts)) == (undisturbed, 1), said[-3000:]
+    assert restarts[0].startswith(words)
