@@ -20,7 +20,7 @@ pytestmark = pytest.mark.process
 EXAMPLES = ROOT / "examples"
 PORTING = ROOT / "docs" / "porting.md"
 WORKERS = 3
-WALL_S = 60.0  # a job takes about two seconds on two idle cores
+WALL_S = 180.0  # a job takes about two seconds on two idle cores
 POINTS = ("enter", "half_sent", "half_received", "done")
 needs_sklearn = pytest.mark.skipif(
     importlib.util.find_spec("sklearn") is None,
