@@ -27,7 +27,7 @@ WALL_S = 110.0  # a job takes some five seconds on two idle cores
 @functools.cache
 def forker(adapter: str) -> Forker:
     """A process with an adapter and its frameworks imported: that would be most of a job."""
-    made = Forker([adapter.split(".")[0], f"ftcomm.{adapter}"], worker_environment())
+    made = Forker([adapter.partition(".")[0], f"ftcomm.{adapter}"], worker_environment())
     atexit.register(made.close)
     return made
 

@@ -186,7 +186,7 @@ def test_training_is_measured_and_compared() -> None:
     assert all(0 < line["communication"] < 1 for line in lines)
 
 
-@pytest.mark.parametrize("average", ["gradients", "weights"])
+@pytest.mark.parametrize("average", [pytest.param("gradients", marks=pytest.mark.slow), "weights"])
 def test_the_papers_training_gives_the_same_model_after_kills(
     average: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,7 @@ CALLS = 20
 WALL_S = 120
 
 
-@pytest.mark.parametrize("core", ["auto", "python"])
+@pytest.mark.parametrize("core", ["auto", pytest.param("python", marks=pytest.mark.slow)])
 def test_out_is_right_and_the_input_intact_whenever_a_rank_dies(tmp_path: Path, core: str) -> None:
     command = [sys.executable, "-m", "ftcomm_tracker", "run", "-n", str(RANKS)]
     command += ["--state-dir", str(tmp_path / "state"), "--"]

@@ -34,15 +34,19 @@ LBFGS = pytest.param("lbfgs", ("--steps", "15"), 15, 1, marks=pytest.mark.slow, 
 OVERLAP = pytest.param(
     "overlap", ("--steps", "8", "--hidden", "96", "--rows", "64"), 8, 2, id="overlap"
 )
-HOGWILD = pytest.param("hogwild", ("--threads", "1", "--epochs", "3"), 3, 1, id="hogwild")
-SHARES = pytest.param("shares", ("--rates", "1,2,3", "--steps", "8"), 8, 1, id="shares")
+HOGWILD = pytest.param(
+    "hogwild", ("--threads", "1", "--epochs", "3"), 3, 1, marks=pytest.mark.slow, id="hogwild"
+)
+SHARES = pytest.param(
+    "shares", ("--rates", "1,2,3", "--steps", "8"), 8, 1, marks=pytest.mark.slow, id="shares"
+)
 # Large enough that its alltoallv logs contributions.
 SORT = pytest.param("sample_sort", ("--batches", "5", "--count", "4000"), 5, 4, id="sample_sort")
 # Messages between ranks, and few collectives.
 WITH_MESSAGES = ("pipeline", "jacobi", "wave")
 PIPELINE = pytest.param("pipeline", ("--steps", "6"), 6, 1, id="pipeline")
 JACOBI = pytest.param("jacobi", ("--size", "60", "--rounds", "6"), 6, 1, id="jacobi")
-WAVE = pytest.param("wave", ("--waves", "6"), 6, 2, id="wave")
+WAVE = pytest.param("wave", ("--waves", "6"), 6, 2, marks=pytest.mark.slow, id="wave")
 MESSAGE_FAULTS = ["1.1.0.0@sent", "2.2.0.0@receiving", "1.4.0.1@received"]
 
 

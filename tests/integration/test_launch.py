@@ -66,7 +66,9 @@ def test_results_come_in_the_order_of_the_ranks_and_output_has_them_in_front(
     assert output.err == ""
 
 
-@pytest.mark.parametrize("options", [{}, {"settings": {"spares": 1}}])
+@pytest.mark.parametrize(
+    "options", [{}, pytest.param({"settings": {"spares": 1}}, marks=pytest.mark.slow)]
+)
 def test_after_a_kill_the_results_are_the_same(
     launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: dict[str, Any]
 ) -> None:

@@ -118,14 +118,18 @@ def test_bfloat16_is_the_same_after_a_kill(way: str, undisturbed: Runs, tmp_path
     check(undisturbed, tmp_path, way, "1", "3.backward", "--dtype", "bfloat16")
 
 
-@pytest.mark.parametrize("moment", ["3.backward", "5.backward"])
+@pytest.mark.parametrize(
+    "moment", ["3.backward", pytest.param("5.backward", marks=pytest.mark.slow)]
+)
 def test_lightning_validates_between_steps(moment: str, undisturbed: Runs, tmp_path: Path) -> None:
     said = check(undisturbed, tmp_path, "lightning", "1", moment, "--validate")
     validated = set(re.findall(r"\] validated (\d+) (\S+)", said))
     assert sorted(step for step, _ in validated) == ["2", "4", "6"], "one module in each, of all"
 
 
-@pytest.mark.parametrize("moment", ["3.backward", "5.backward"])
+@pytest.mark.parametrize(
+    "moment", [pytest.param("3.backward", marks=pytest.mark.slow), "5.backward"]
+)
 def test_lightning_monitors_the_same_loss_on_all_ranks(
     moment: str, undisturbed: Runs, tmp_path: Path
 ) -> None:
@@ -142,17 +146,21 @@ def test_lightning_keeps_gradients_of_manual_steps(undisturbed: Runs, tmp_path: 
     check(undisturbed, tmp_path, "lightning", "0", "2.backward", "--manual")
 
 
+@pytest.mark.slow
 def test_lightning_averages_the_same_weights(undisturbed: Runs, tmp_path: Path) -> None:
     check(undisturbed, tmp_path, "lightning", "1", "3.backward", "--average")
 
 
+@pytest.mark.slow
 def test_the_trainer_stops_early_on_all_ranks(undisturbed: Runs, tmp_path: Path) -> None:
     said = check(undisturbed, tmp_path, "trainer", "1", "3.backward", "--stop")
     losses = re.findall(r"\] losses (4 .*)", said)
     assert (len(losses), len(set(losses))) == (3, 1), said
 
 
-@pytest.mark.parametrize("moment", ["3.backward", "5.backward"])
+@pytest.mark.parametrize(
+    "moment", ["3.backward", pytest.param("5.backward", marks=pytest.mark.slow)]
+)
 def test_the_trainers_collator_draws_the_same_again(
     moment: str, undisturbed: Runs, tmp_path: Path
 ) -> None:

@@ -140,11 +140,18 @@ def test_the_file_that_the_script_names_is_compared(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("script", "reasons"),
     [
-        (UNSEEDED, ["the last result differs", "does not compute the same twice"]),
-        (LOST_UPDATE, ["the last result differs"]),
-        (SKIPS, ["status 72 (CollectiveMismatchError)"]),
+        pytest.param(
+            UNSEEDED,
+            ["the last result differs", "does not compute the same twice"],
+            id="unseeded",
+        ),
+        pytest.param(
+            LOST_UPDATE, ["the last result differs"], id="lost-update", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            SKIPS, ["status 72 (CollectiveMismatchError)"], id="skips", marks=pytest.mark.slow
+        ),
     ],
-    ids=["unseeded", "lost-update", "skips"],
 )
 def test_a_script_with_a_mutant_is_a_violation(
     tmp_path: Path, script: str, reasons: list[str]

@@ -59,11 +59,16 @@ def test_on_windows_joining_a_job_says_what_is_missing_and_what_to_do() -> None:
     [
         ("serve", "-n", "2"),
         ("run", "-n", "2", "--", "python"),
-        ("supervise", "--tracker", "127.0.0.1:1", "--worker-id", "0", "--", "python"),
         ("status", "--tracker", "127.0.0.1:1"),
-        ("stop", "--tracker", "127.0.0.1:1"),
-        ("explain", "--tracker", "127.0.0.1:1"),
-        ("doctor", "--tracker", "127.0.0.1:1"),
+        *(
+            pytest.param((name, "--tracker", "127.0.0.1:1", *more), marks=pytest.mark.slow)
+            for name, *more in (
+                ("supervise", "--worker-id", "0", "--", "python"),
+                ("stop",),
+                ("explain",),
+                ("doctor",),
+            )
+        ),
     ],
     ids=lambda command: command[0],
 )
