@@ -4,10 +4,10 @@ import enum
 import functools
 import re
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import Any, Final
 
 from ftcomm.errors import ConfigError
+from ftcomm.protocol.value_classes import dataclass
 
 MAX_STORE_NAME = 512  # bytes; a path, or a bucket and a prefix
 KIB: Final = 1 << 10

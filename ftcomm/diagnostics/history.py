@@ -6,11 +6,11 @@ characters of BLAKE2b; two that are equal stand for the same bytes.
 
 import dataclasses
 import json
-from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 from urllib.parse import quote
 
 from ftcomm.protocol.position import Position
+from ftcomm.protocol.value_classes import dataclass
 
 FORMAT = 1  # raised when a reader of the old format could misread a new line
 MAX_DIGITS = 10  # of the number of an attempt

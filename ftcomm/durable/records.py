@@ -12,7 +12,6 @@ A record is a file of a few hundred bytes to some hundred KiB::
 
 import hashlib
 import struct
-from dataclasses import dataclass
 from typing import Annotated, Any, get_args
 
 from ftcomm.durable.store import MAX_NAME as MAX_OBJECT_NAME
@@ -34,6 +33,7 @@ from ftcomm.protocol.field_types import (
 from ftcomm.protocol.msgpack_reader import Reader, pack
 from ftcomm.protocol.position import Position, PositionRanges, Version
 from ftcomm.protocol.schema import AtMost, Int, Text, record_of
+from ftcomm.protocol.value_classes import dataclass
 
 MAGIC = b"FTCHAIN\0"
 FORMAT = 1

@@ -1,7 +1,6 @@
 """Messages between workers: by which a link of theirs begins, and those of a fetch link."""
 
 import enum
-from dataclasses import dataclass
 from typing import Annotated
 
 from ftcomm.protocol.field_types import (
@@ -23,6 +22,7 @@ from ftcomm.protocol.field_types import (
 )
 from ftcomm.protocol.position import PRELUDE, Position, PositionRanges, Version
 from ftcomm.protocol.schema import AtMost
+from ftcomm.protocol.value_classes import dataclass
 
 MAX_COPIES = 256  # that one request names; more are asked for when these have come
 

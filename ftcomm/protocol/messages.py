@@ -4,7 +4,6 @@ The annotations are also the messages' schema: `codec` derives from them what it
 accepts.  A control frame is at most 256 KiB; nothing bulky travels here.
 """
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from ftcomm import __version__
@@ -57,6 +56,7 @@ from ftcomm.protocol.operator_messages import OperatorMessage
 from ftcomm.protocol.position import Position, PositionRange, PositionRanges, Version
 from ftcomm.protocol.schema import NOT_SENT, AtMost
 from ftcomm.protocol.spares.prefetch_messages import Prefetch, Prefetched
+from ftcomm.protocol.value_classes import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,6 @@ Every request has exactly one answer, in order.  A supervisor is also told, unas
 is over: a `WorkerStatusReply` whose number is 0.
 """
 
-from dataclasses import dataclass
-
 from ftcomm.protocol.field_types import (
     U32,
     Address,
@@ -17,6 +15,7 @@ from ftcomm.protocol.field_types import (
     UserPort,
 )
 from ftcomm.protocol.position import Position
+from ftcomm.protocol.value_classes import dataclass
 
 
 @dataclass(frozen=True, slots=True)

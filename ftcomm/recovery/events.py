@@ -1,7 +1,6 @@
 """Events of the worker core and the effects that it asks of its driver: frozen values."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ftcomm.protocol.durable.store_messages import ObjectOrder, ObjectWritten
@@ -12,6 +11,7 @@ from ftcomm.protocol.messages import (
 )
 from ftcomm.protocol.position import PRELUDE, Position, PositionRange
 from ftcomm.protocol.spares.prefetch_messages import Prefetch
+from ftcomm.protocol.value_classes import dataclass
 from ftcomm.recovery.copies.copy_store import ResultCopy
 from ftcomm.recovery.messages.names import Mark
 from ftcomm.recovery.recent_calls import NO_CALL, Called

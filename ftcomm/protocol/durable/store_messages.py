@@ -1,6 +1,5 @@
 """Messages about durable checkpoints, between a worker and its tracker."""
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from ftcomm.protocol.field_types import (
@@ -17,6 +16,7 @@ from ftcomm.protocol.field_types import (
 )
 from ftcomm.protocol.position import PositionRanges, Version
 from ftcomm.protocol.schema import AtMost
+from ftcomm.protocol.value_classes import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,5 @@
 """Events of the roster and the effects that it asks of the server: frozen values."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from ftcomm.config.job_settings import JobSettings
@@ -13,6 +12,7 @@ from ftcomm.protocol.messages import (
     TrackerMessage,
     WorkerMessage,
 )
+from ftcomm.protocol.value_classes import dataclass
 from ftcomm_tracker.core.control_paths import ControlPath
 from ftcomm_tracker.core.durable.chain_facts import ChainFacts
 from ftcomm_tracker.core.durable_state import Durable
