@@ -47,7 +47,7 @@ def all_holders_die(bench: Bench) -> None:
 
 
 def holders_die_one_after_another(bench: Bench) -> None:
-    """When copies were not made again after each death, the last of these would lose the job."""
+    """Copies are made again after each death, or the last one would lose the job."""
     gates = {"1.2": "first", "1.4": "second", "1.6": "third"}
     with bench.job(Plan(10, {**SMALL, "gates": gates}, killed=len(HOLDERS))) as job:
         job.start_tracker()

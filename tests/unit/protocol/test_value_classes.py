@@ -48,9 +48,9 @@ def test_it_reads_and_is_made_as_a_dataclass() -> None:
     assert names[0] == names[1]
     assert dataclasses.replace(Value(1), tag=b"x") == Value(1, b"x")
     with pytest.raises(TypeError, match="rank"):
-        Value()  # type: ignore[call-arg]
+        Value()  # type: ignore[call-arg]  # to be refused
 
 
 def test_it_has_no_other_attributes() -> None:
     with pytest.raises(AttributeError):
-        Value(1).other = 2  # type: ignore[attr-defined]
+        Value(1).other = 2  # type: ignore[attr-defined]  # to be refused
