@@ -82,6 +82,7 @@ PRODUCT_LINES = {
         (22421, "`ftcomm` says which core this Python has; no relay behind a known cut"),
         (23131, "ranks as tasks of Dask and actors of Ray, and the wait for all of them"),
         (23165, "how a worker ended whose rank a spare took before its launcher knew"),
+        (23308, "parts: an optional matter of the tracker in one file, which no core names"),
     ],
     "ftcomm_chaos": [
         (15505, "one table of the kinds of faults, one text of a session's report"),

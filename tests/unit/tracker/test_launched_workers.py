@@ -16,7 +16,7 @@ import trio.testing
 
 import ftcomm
 from ftcomm.errors import CollectiveMismatchError, RankLostError, ScriptFailedError
-from ftcomm_tracker.core import epochs
+from ftcomm_tracker.core import ending
 from ftcomm_tracker.launcher import run_job, supervise
 from ftcomm_tracker.launcher.memcpy_tuning import with_tuned_copies
 from tests.unit.tracker.fake_children import FakeChild, FakeWorkers, Script, exits, joins, runs_on
@@ -359,7 +359,7 @@ def test_a_line_that_ends_every_rank_is_named_in_the_last_error(
 def test_a_failed_job_ends_at_once_when_nobody_is_left_to_hear_why(
     workers: FakeWorkers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(epochs, "FAREWELL_S", 600.0)
+    monkeypatch.setattr(ending, "FAREWELL_S", 600.0)
     monkeypatch.setattr(run_job, "LAST_WORDS_S", 600.0)
     assert workers.run(exits(64)).returncode == 73
 

@@ -27,7 +27,7 @@ from ftcomm.protocol.position import START, Position
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm_tracker.core.durable.store_facts import StoreFacts
 from ftcomm_tracker.core.durable_state import Durable
-from ftcomm_tracker.core.epochs import FAREWELL_S
+from ftcomm_tracker.core.ending import FAREWELL_S
 from ftcomm_tracker.core.events import ConnectionLost as ConnLost
 from ftcomm_tracker.core.events import (
     Died,

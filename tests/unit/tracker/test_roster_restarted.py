@@ -5,7 +5,7 @@ from dataclasses import replace
 from ftcomm.protocol.messages import Closed, Fetched, Heartbeat, Leave, Revoke, Settled
 from ftcomm.protocol.position import START
 from ftcomm_tracker.core.durable_state import Durable
-from ftcomm_tracker.core.epochs import FAREWELL_S
+from ftcomm_tracker.core.ending import FAREWELL_S
 from ftcomm_tracker.core.events import JobEnded, Persist, Said, Supervised, Tick
 from ftcomm_tracker.core.roster import JobState, Roster
 from tests.unit.tracker.roster_scenario import SETTINGS, ScenarioRun, hello, names, running, sends

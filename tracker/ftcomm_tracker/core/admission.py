@@ -12,11 +12,11 @@ from ftcomm.protocol.host_groups import grouping_of
 from ftcomm.protocol.messages import AllClosed, Fenced, Hello, Refused, Revoke, Welcome
 from ftcomm.protocol.position import PRELUDE
 from ftcomm_tracker.core.durable_state import Durable, RankOwner
-from ftcomm_tracker.core.epochs import begin_epoch, end_with_error, order_restore, try_settle
+from ftcomm_tracker.core.ending import end_with_error
+from ftcomm_tracker.core.epochs import begin_epoch, order_restore, try_settle
 from ftcomm_tracker.core.events import Disconnect, Send
 from ftcomm_tracker.core.group_state import GroupState, JobState, Peer
 from ftcomm_tracker.core.spares import best_spare, note_seated
-from ftcomm_tracker.core.standby.group_permits import step_down_for
 
 # Worker ids that a job may ever see. Each is journalled for good, so that its processes stay
 # numbered; with all of them the document is a megabyte. More means ids that are made anew at every
@@ -45,7 +45,7 @@ def on_joined(group: GroupState, conn: int, hello: Hello) -> None:
     took_part = hello.plan_epoch and hello.job_id != group.durable.job_id
     if took_part and _is_of_another_leader(group, hello):
         name, job_id = hello.worker_id, hello.job_id
-        step_down_for(group, f"worker {name} is a member of {job_id}: another tracker leads")
+        group.step_down(f"worker {name} is a member of {job_id}: another tracker leads")
         return
     if group.versions.is_on and took_part:
         _fence_of_other_attempt(group, conn, hello)

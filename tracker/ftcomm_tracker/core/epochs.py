@@ -1,39 +1,21 @@
-"""Epochs: announce the next one, collect reports, decide, and end the job (rules R1, R8, R13)."""
+"""Epochs: announce the next one, collect reports, and decide (rules R1, R13)."""
 
 from dataclasses import replace
 
-from ftcomm.errors import CollectiveMismatchError, JobLostError, RankLostError, RolledBackError
-from ftcomm.protocol.durable.store_messages import MarkVersion, Restore
-from ftcomm.protocol.messages import (
-    AllClosed,
-    AskCalls,
-    Calls,
-    FatalDecision,
-    Leaves,
-    Refused,
-    Revoke,
-    Settled,
-)
-from ftcomm.protocol.position import PRELUDE, Position
+from ftcomm.errors import CollectiveMismatchError, JobLostError
+from ftcomm.protocol.durable.store_messages import Restore
+from ftcomm.protocol.messages import AskCalls, Calls, Leaves, Revoke, Settled
+from ftcomm.protocol.position import PRELUDE
 from ftcomm.recovery.replica_placement import keep_order, keep_stride
-from ftcomm_tracker.core.durable.attempts import GOES_ON
-from ftcomm_tracker.core.durable.last_will import LastWill, PendingEnd
 from ftcomm_tracker.core.durable_state import Durable
-from ftcomm_tracker.core.events import IncidentClosed, JobEnded
+from ftcomm_tracker.core.ending import end_with_error
 from ftcomm_tracker.core.group_state import GroupState, JobState, Members
 from ftcomm_tracker.core.mismatch_inquiry import Evidence, Inquiry, ranks_to_ask
 from ftcomm_tracker.core.plan import Decided, Facts, plan
 from ftcomm_tracker.core.recovery_record import Loss, OpenIncident
 from ftcomm_tracker.core.relay_routing import REPAIRED_AFTER, decide_routes, members_of
 from ftcomm_tracker.core.reporting.mismatch import explain
-from ftcomm_tracker.core.standby.group_permits import end_without_store, may_plan, must_record_end
-
-# After the end: for workers to hang up before the tracker leaves. Who was cut off just then needs
-# `detect_within` to notice and a redial to come back and hear how the job ended.
-FAREWELL_S = 5.0
-REMIND_EVERY_S = 60.0
-# Ends that a later attempt may follow; what ends a job by its script or its operator is final.
-WITH_LAST_WILL = (JobLostError.__name__, RankLostError.__name__)
+from ftcomm_tracker.core.standby.group_permits import may_plan
 
 
 def begin_epoch(
@@ -53,7 +35,7 @@ def begin_epoch(
     known += [max(p.hello.revoke_epoch, p.hello.plan_epoch) for p in group.members.peers.values()]
     epoch = 1 + max(known)
     group.persist(epoch=epoch)
-    close_incident(group, completed=False)
+    group.close_incident(completed=False)
     group.state = JobState.COLLECTING
     group.epochs.begin_collecting()
     group.links.begin_collecting()
@@ -151,9 +133,9 @@ def try_plan(group: GroupState) -> None:
 
 def _is_ready(group: GroupState) -> bool:
     """True if all have reported, and the epoch is recorded where a standby may read it (R19)."""
-    if group.members.empty_since or group.awaits_reports or group.end.is_decided:
+    if group.members.empty_since or group.awaits_reports:
         return False
-    return may_plan(group)
+    return group.end.inquiry is None and not group.has_end and may_plan(group)
 
 
 def _is_in_grace(group: GroupState) -> bool:
@@ -196,171 +178,6 @@ def try_settle(group: GroupState) -> None:
             group.send(conn, Settled(group.epochs.in_force))
 
 
-def close_incident(group: GroupState, *, completed: bool) -> None:
-    """Write the record of the recovery under way, if there is one."""
-    if group.epochs.incident is None:
-        return
-    record = group.epochs.incident.close(group.driver_now, completed=completed)
-    group.epochs.incident = None
-    group.epochs.incidents = [*group.epochs.incidents[-99:], record.to_dict()]
-    group.effects.append(IncidentClosed(record))
-
-
-def on_closed(group: GroupState, rank: int, version: int) -> None:
-    """A rank has closed; when all have, that is journalled before anyone is told (R8)."""
-    if rank in group.durable.closed_ranks or group.state is JobState.OVER:
-        return
-    closed_ranks = tuple(sorted({*group.durable.closed_ranks, rank}))
-    closed = f"worker {group.durable.places[rank].worker_id} has closed"
-    if len(closed_ranks) < group.durable.world_size:
-        group.persist(closed_ranks=closed_ranks)
-        group.note("info", closed)
-        return
-    final = max(version, group.epochs.highest_version, 0)
-    # in one: half of it would never end
-    group.persist(closed_ranks=closed_ranks, final_version=final)
-    close_incident(group, completed=True)
-    group.note("info", closed)
-    if group.versions.is_on:  # R16: journalled, then recorded, then told
-        group.record_end()
-    else:
-        tell_finished(group)
-
-
-def tell_finished(group: GroupState) -> None:
-    """The job's end is durable: tell all members."""
-    final = group.durable.final_version
-    if group.end.awaits_record:
-        group.end.awaits_record, group.permits.since = False, float("inf")
-        group.persist()  # again, for those who wait to hear of the job's end
-    for conn, peer in sorted(group.members.peers.items()):
-        in_slots = group.members.rank_of_conn(conn) is not None
-        finished = Refused("JobFinishedError", f"the job finished at version {final}", final)
-        group.send(conn, AllClosed(final) if in_slots else finished)
-        if not in_slots:  # a member answers
-            group.end.told(peer.hello.worker_id)
-    group.note("info", f"all ranks have closed at version {final}")
-    _note_write_trouble(group)
-    group.over(group.now + FAREWELL_S + group.settings.detect_within)
-    group.end.patience_s = group.settings.replace_within
-
-
-def look_whether_everyone_knows(group: GroupState) -> None:
-    """The job is over: the driver hears of it once everyone has, or could have."""
-    end = group.end
-    if end.is_reported:
-        return
-    if group.now >= end.over_at:
-        end.untold -= end.gone
-    # Before the group has formed nobody can be missed by name: who is on its way has until the
-    # farewell's end to hear why there is no job.
-    if group.durable.places and not (group.members.peers or end.untold or end.unheard):
-        report_end(group)
-    elif group.now >= end.over_at and end.untold and end.patience_s:
-        # R8: to a member that was cut off just then, no answer at all would be a failure
-        names = ", ".join(sorted(end.untold))
-        group.note(
-            "warning",
-            f"worker {names} may not know that the job has finished: staying for its call, for"
-            f" {end.patience_s:g} s at most",
-        )
-        end.over_at, end.patience_s = group.now + end.patience_s, 0.0
-    elif group.now >= end.over_at:
-        report_end(group)
-
-
-def _remind_of_record(group: GroupState) -> None:
-    """Say that all have closed, and the store keeps them waiting."""
-    end = group.end
-    if group.now < end.remind_at:
-        return
-    end.remind_at = group.now + REMIND_EVERY_S
-    trouble = group.versions.trouble
-    group.note(
-        "warning",
-        f"all ranks have closed; the job ends when its store has the record of that, in"
-        f" {max(end.over_at - group.now, 0):.0f} s at most{': ' if trouble else ''}{trouble}",
-    )
-
-
-def end_with_error(
-    group: GroupState, error: str, cause: str, position: Position, rank: int = -1
-) -> None:
-    """Terminal: journalled, then said to all; the first fatal decision sticks."""
-    if group.state is JobState.OVER or group.permits.end is not None:
-        return
-    if _begin_last_will(group, PendingEnd(error, cause, position, rank)):
-        return
-    if error == JobLostError.__name__ and group.versions.is_on:
-        error, cause = _rolled_back(group, cause)
-        group.end.untold = set()  # who is away meets the next attempt
-    fatal_decision = FatalDecision(error, cause[:4000], group.durable.epoch, position, rank)
-    if not must_record_end(group, fatal_decision):
-        tell_end(group, fatal_decision)
-
-
-def _begin_last_will(group: GroupState, end: PendingEnd) -> bool:
-    """Have the newest committed checkpoint written first; False if there is none to write."""
-    if not group.versions.is_on or end.error not in WITH_LAST_WILL:
-        return False
-    if group.end.last_will is not None:  # the first end is the one that is told
-        return True
-    version = group.members.progress().version
-    within_s = group.settings.last_will
-    if group.end.had_last_will or version <= max(group.versions.newest, 0):
-        return False
-    asked = set(group.members.slots)
-    group.end.last_will = LastWill(version, group.now + within_s, asked, end)
-    group.end.had_last_will = True
-    for conn in group.members.slots.values():
-        group.send(conn, MarkVersion(version))
-    group.note(
-        "warning",
-        f"{end.cause}: before the job ends, checkpoint {version} is written to its store, for"
-        f" {within_s:g} s at most",
-    )
-    return True
-
-
-def tell_end(group: GroupState, fatal_decision: FatalDecision) -> None:
-    """Journal the end of the job, and tell all members."""
-    group.persist(fatal_decision=fatal_decision)
-    close_incident(group, completed=False)
-    for conn, peer in sorted(group.members.peers.items()):
-        group.send(conn, fatal_decision)
-        group.end.told(peer.hello.worker_id)
-    # The command says at its end how the job has ended; a later attempt may follow.
-    group.note("info", f"{fatal_decision.error}: {fatal_decision.cause}")
-    _note_write_trouble(group)
-    group.over(group.now + FAREWELL_S + group.settings.detect_within)
-
-
-def _note_write_trouble(group: GroupState) -> None:
-    """Say beside the end of the job that its newest checkpoints are not in the store."""
-    for level, text in group.versions.write_trouble.at_the_end(group.versions.newest):
-        group.note(level, text)
-
-
-def _rolled_back(group: GroupState, cause: str) -> tuple[str, str]:
-    """The job is lost to its members, not to its store: an attempt follows (rule R16)."""
-    newest = group.versions.newest
-    where = "the beginning" if newest < 0 else f"checkpoint {newest}"
-    text = f"{cause}{GOES_ON} {where} of its store: start this worker again"
-    return RolledBackError.__name__, text
-
-
-def tell_finished_at_last(group: GroupState) -> None:
-    """The store stays away: the job has ended well all the same (rule R16)."""
-    if group.permits.is_on:  # R19: another tracker may lead, and tell another end
-        end_without_store(group)
-    elif group.now >= group.end.over_at:
-        within_s = group.settings.replace_within
-        group.note("warning", f"the store did not take the job's end in {within_s:g} s")
-        tell_finished(group)
-    if group.end.awaits_record and not group.end.is_reported:
-        _remind_of_record(group)
-
-
 # --- mismatches -----------------------------------------------------------------------------
 
 
@@ -399,13 +216,3 @@ def _restarted(durable: Durable) -> dict[int, str]:
         for rank, place in enumerate(durable.places)
         if firsts and firsts[rank] not in (b"", place.nonce)
     }
-
-
-def report_end(group: GroupState) -> None:
-    """Tell the driver how the job has ended."""
-    group.end.is_reported = True
-    fatal_decision = group.durable.fatal_decision
-    if fatal_decision is None:
-        group.effects.append(JobEnded(True))
-    else:
-        group.effects.append(JobEnded(False, fatal_decision.error, fatal_decision.cause))

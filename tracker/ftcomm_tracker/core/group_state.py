@@ -6,15 +6,18 @@ calls only those below it::
     roster           events in, deadlines
     worker_messages  what members say, and what their silence says
     admission        who joins, who takes a place, who is fenced
-    epochs           announcing, collecting, deciding, ending
+    epochs           announcing, collecting, deciding
+    ending           how the job ends, and who has heard of it
     relay_routing    links that fail: relays, and who is given up
     group_state      data: members, epochs, links, what is durable; effects out
 
-Each object has one owner.  A copy of a roster by its
+`part.Part` is an optional matter: the core asks the parts of the group at fixed moments, and names
+none.  Each object has one owner.  A copy of a roster by its
 parts is therefore a whole copy: no part is shared by two objects.
 """
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -30,7 +33,6 @@ from ftcomm.protocol.messages import (
 )
 from ftcomm.protocol.position import PRELUDE, START, Position
 from ftcomm_tracker.core.control_paths import ControlPaths
-from ftcomm_tracker.core.durable.last_will import LastWill
 from ftcomm_tracker.core.durable.store_facts import NO_STORE, StoreFacts
 from ftcomm_tracker.core.durable.versions import DurableVersions
 from ftcomm_tracker.core.durable_state import Durable
@@ -40,16 +42,19 @@ from ftcomm_tracker.core.events import (
     Disconnect,
     Effect,
     GivenUp,
+    IncidentClosed,
     Note,
     Persist,
     PutFinished,
     PutSeries,
     Send,
+    StepDown,
     StopAsked,
 )
 from ftcomm_tracker.core.group_formation import Forming, Launches
 from ftcomm_tracker.core.link_failures import Pairs
 from ftcomm_tracker.core.mismatch_inquiry import Inquiry
+from ftcomm_tracker.core.part import Part
 from ftcomm_tracker.core.patience_clock import DriverTime, PatienceTime
 from ftcomm_tracker.core.rebuild.decision import Rebuild
 from ftcomm_tracker.core.recovery_record import OpenIncident
@@ -402,8 +407,6 @@ class JobEnd:
         is_reported: the driver knows of the end.
         awaits_record: all have closed; members hear of it when the store has the record.
         was_overtaken: a later attempt runs, and what this one has come to does not count.
-        last_will: the checkpoint that is written before the job ends.
-        had_last_will: one was begun; there is no second.
         handed_on: what ends the job, and came when its attempt alone was going to end.
     """
 
@@ -417,14 +420,7 @@ class JobEnd:
     is_reported: bool = False
     awaits_record: bool = False
     was_overtaken: bool = False
-    last_will: LastWill | None = None
-    had_last_will: bool = False
     handed_on: StopAsked | GivenUp | None = None
-
-    @property
-    def is_decided(self) -> bool:
-        """True once the job can only end, and something is asked or written before it does."""
-        return self.inquiry is not None or self.last_will is not None
 
     @property
     def due(self) -> float:
@@ -454,6 +450,7 @@ class GroupState:
         generation: int,
         tracker: bytes,
         now: float,
+        parts: Callable[[], tuple[Part, ...]],
         store: StoreFacts = NO_STORE,
     ) -> None:
         self.settings = settings
@@ -472,6 +469,8 @@ class GroupState:
         self.paths = ControlPaths()
         self.forming = Forming(settings.form_within)
         self.rebuild: Rebuild | None = None
+        self.make_parts = parts  # for the group that follows this one
+        self.parts = parts()
         self.versions = DurableVersions(store, durable.world_size, now)
         self.permits = Permits(is_on=store.has_standby)
         self.needs_series = store.attempt > 0 and not store.is_begun
@@ -506,6 +505,11 @@ class GroupState:
         return self.awaits_next_attempt or (
             end is not None and end.error == RolledBackError.__name__
         )
+
+    @property
+    def has_end(self) -> bool:
+        """True once the job can only end, and a part has yet to let its end go."""
+        return any(part.has_end for part in self.parts)
 
     @property
     def awaits_reports(self) -> bool:
@@ -593,6 +597,24 @@ class GroupState:
     def note(self, level: str, text: str) -> None:
         """Write a line to the tracker's log."""
         self.effects.append(Note(level, text))
+
+    def close_incident(self, *, completed: bool) -> None:
+        """Write the record of the recovery under way, if there is one."""
+        if self.epochs.incident is None:
+            return
+        record = self.epochs.incident.close(self.driver_now, completed=completed)
+        self.epochs.incident = None
+        self.epochs.incidents = [*self.epochs.incidents[-99:], record.to_dict()]
+        self.effects.append(IncidentClosed(record))
+
+    def step_down(self, reason: str, remedy: str = "") -> None:
+        """End this tracker, and tell nobody anything: its workers look for another one."""
+        self.effects.append(StepDown(reason, remedy))
+        self.leave()
+
+    def leave(self) -> None:
+        """End this tracker at once: it tells nobody anything more."""
+        self.state, self.end.is_reported = JobState.OVER, True
 
     def over(self, until: float) -> None:
         """End the job; the tracker stays until then at most."""

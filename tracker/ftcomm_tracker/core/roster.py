@@ -14,24 +14,24 @@ States::
     OVER         a fatal decision, or all have closed
 """
 
+from collections.abc import Callable
 from typing import Any, assert_never
 
 from ftcomm.config.job_settings import JobSettings
-from ftcomm.protocol.messages import HeartbeatAck
+from ftcomm.protocol.messages import HeartbeatAck, WorkerMessage
 from ftcomm.protocol.operator_messages import WorkerStatusReply
 from ftcomm.protocol.position import Position
 from ftcomm_tracker.core.admission import assign_spare, form_with_spares, on_joined
+from ftcomm_tracker.core.all_parts import all_parts
 from ftcomm_tracker.core.durable.group_versions import advance_versions, on_store_event
 from ftcomm_tracker.core.durable.store_facts import NO_STORE, StoreFacts
 from ftcomm_tracker.core.durable_state import Durable
-from ftcomm_tracker.core.epochs import (
-    begin_epoch,
-    conclude,
-    end_grace,
+from ftcomm_tracker.core.ending import (
     end_with_error,
     look_whether_everyone_knows,
     tell_finished_at_last,
 )
+from ftcomm_tracker.core.epochs import begin_epoch, conclude, end_grace
 from ftcomm_tracker.core.events import (
     ChainRead,
     Claimed,
@@ -68,6 +68,7 @@ from ftcomm_tracker.core.group_state import (
     Members,
     Peer,
 )
+from ftcomm_tracker.core.part import Part
 from ftcomm_tracker.core.patience_clock import DriverTime, PatienceClock
 from ftcomm_tracker.core.rebuild.decision import Rebuild
 from ftcomm_tracker.core.rebuild.journal_loss import (
@@ -112,6 +113,7 @@ class Roster:
         tracker: bytes = b"",
         rebuild: Rebuild | None = None,
         store: StoreFacts = NO_STORE,
+        parts: Callable[[], tuple[Part, ...]] = all_parts,
     ) -> None:
         """Begin with what the journal says.
 
@@ -123,10 +125,17 @@ class Roster:
             tracker: tells this tracker from another one that has taken the same generation.
             rebuild: the operator wants the job taken up from what its workers know.
             store: what the store's chain says.
+            parts: makes the optional matters of a group.
         """
         self._clock = PatienceClock(now)
         self._group = GroupState(
-            settings, durable, generation=generation, tracker=tracker, now=now, store=store
+            settings,
+            durable,
+            generation=generation,
+            tracker=tracker,
+            now=now,
+            parts=parts,
+            store=store,
         )
         if rebuild is not None:
             begin_rebuilding(self._group, rebuild)
@@ -163,7 +172,7 @@ class Roster:
                 compare_blocked(group)  # what was said before the last one came back
             case Said(conn, message):
                 if conn in group.members.peers:
-                    on_said(group, group.members.peers[conn], message)
+                    self._on_said(group.members.peers[conn], message)
             case ConnectionLost(conn, reason):
                 on_lost(group, conn, reason)
             case LivenessAsserted() | Died() | GivenUp():
@@ -187,6 +196,14 @@ class Roster:
                 pass
             case _:
                 assert_never(event)
+
+    def _on_said(self, peer: Peer, message: WorkerMessage) -> None:
+        """The core takes a message first; then those parts that hear it, in their order."""
+        group = self._group
+        on_said(group, peer, message)
+        for part in group.parts:
+            if isinstance(message, part.hears):
+                part.on_message(group, peer, message)
 
     def _try_to_take_up(self) -> None:
         """Go on with the job once its workers have said enough; without a plan, form a group."""
@@ -257,7 +274,7 @@ class Roster:
             times.append(float("inf") if group.rebuild.is_over else group.rebuild.ends_at)
         elif group.state is JobState.REATTACHING:  # who is away then is awaited by another rule
             times.append(group.epochs.reattach_by)
-        elif group.durable.places and group.end.last_will is None:
+        elif group.durable.places and not group.has_end:
             times += [
                 since + group.settings.replace_within
                 for since in group.members.empty_since.values()
@@ -268,8 +285,7 @@ class Roster:
         times.append(group.epochs.grace_until)
         if group.end.inquiry is not None:
             times.append(group.end.inquiry.due)
-        if group.end.last_will is not None:
-            times.append(group.end.last_will.until)
+        times += [part.due(group) for part in group.parts]
         times.append(group.permits.since + group.settings.replace_within)
         if group.links.suspicion is not None:
             times.append(group.links.epoch_at + group.settings.detect_within)
@@ -341,6 +357,12 @@ class Roster:
         self._look_at_suspicion()
         end_without_store(group)
         advance_versions(group)
+        self._look_at_parts()
+
+    def _look_at_parts(self) -> None:
+        """Ask every part what is due, also behind one that has ended the job."""
+        for part in self._group.parts:
+            part.on_time(self._group)
 
     def _look_at_suspicion(self) -> None:
         """Begin the epoch for links that was held back, when its time has come."""

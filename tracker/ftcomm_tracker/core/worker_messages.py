@@ -40,16 +40,8 @@ from ftcomm.protocol.signature import agree, is_open
 from ftcomm.protocol.spares.prefetch_messages import Prefetched
 from ftcomm_tracker.core.admission import assign_spare
 from ftcomm_tracker.core.durable.group_versions import MemberWrote, on_member_wrote
-from ftcomm_tracker.core.epochs import (
-    begin_epoch,
-    close_incident,
-    end_with_error,
-    inquire,
-    on_answer,
-    on_closed,
-    try_plan,
-    try_settle,
-)
+from ftcomm_tracker.core.ending import end_with_error, on_closed
+from ftcomm_tracker.core.epochs import begin_epoch, inquire, on_answer, try_plan, try_settle
 from ftcomm_tracker.core.events import GivenUp
 from ftcomm_tracker.core.group_state import GroupState, JobState, Members, Peer
 from ftcomm_tracker.core.mismatch_inquiry import Evidence, Side
@@ -392,7 +384,7 @@ def _on_resumed(group: GroupState, rank: int, message: Resumed) -> None:
     if len(incident.resumed) + len(group.durable.closed_ranks) < len(group.members.slots):
         return  # said before all are compared, which each of so many would do
     if set(group.members.slots) - set(group.durable.closed_ranks) <= set(incident.resumed):
-        close_incident(group, completed=True)
+        group.close_incident(completed=True)
 
 
 def on_lost(group: GroupState, conn: int, reason: str) -> None:
@@ -502,7 +494,7 @@ def replace_deadline(group: GroupState) -> None:
     """End the job if a rank was not replaced within `replace_within`."""
     if group.state in (JobState.OVER, JobState.REATTACHING) or not group.durable.places:
         return
-    if group.end.last_will is not None:  # its end is decided
+    if group.has_end:
         return
     for rank, since in sorted(group.members.empty_since.items()):
         if group.now >= since + group.settings.replace_within:

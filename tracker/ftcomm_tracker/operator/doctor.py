@@ -22,7 +22,8 @@ from ftcomm.config.memory_limits import memory_limit
 from ftcomm.durable.opening import open_store, probe
 from ftcomm.errors import ConfigError, FtcommError
 from ftcomm.protocol.operator_messages import DialBack, DialedBack, StatusReply, StatusRequest
-from ftcomm_tracker.core.reporting.status import standby_line, store_line
+from ftcomm_tracker.core.reporting.status import standby_line
+from ftcomm_tracker.core.reporting.store_words import store_line
 from ftcomm_tracker.core.reporting.text_table import texts_by_kind
 from ftcomm_tracker.operator.client import Conversation, open_conversation
 from ftcomm_tracker.operator.machine_checks import is_clock_synchronised, reachable_addresses

@@ -10,7 +10,8 @@ from ftcomm.protocol.durable.store_messages import (
 )
 from ftcomm.protocol.messages import Fenced
 from ftcomm_tracker.core.durable.versions import ALL, Outbox
-from ftcomm_tracker.core.epochs import end_with_error, tell_end, tell_finished, try_plan
+from ftcomm_tracker.core.ending import end_with_error, tell_end, tell_finished
+from ftcomm_tracker.core.epochs import try_plan
 from ftcomm_tracker.core.events import (
     EndedPut,
     EpochPut,
@@ -23,7 +24,6 @@ from ftcomm_tracker.core.events import (
     VersionPut,
 )
 from ftcomm_tracker.core.group_state import GroupState, JobState
-from ftcomm_tracker.core.standby.group_permits import step_down_for
 
 MemberWrote = Marked | NextDigest | ObjectWritten | WriteFailed | RestoreFailed
 
@@ -42,10 +42,8 @@ def on_member_wrote(group: GroupState, rank: int, message: MemberWrote) -> None:
             # Nothing is durable yet.  Later on other holders write for a host that came since.
             words = f"the checkpoint store of rank {rank}: {reason}"
             end_with_error(group, ConfigError.__name__, words, group.members.progress(), rank)
-        case WriteFailed(version, holds):
+        case WriteFailed():
             group.versions.on_failed(rank, message, group.now, out)
-            if not holds:
-                _cannot_write(group, rank, version)
         case RestoreFailed(record, reason):
             words = f"rank {rank} could not read record {record} of the store: {reason}"
             end_with_error(group, JobLostError.__name__, words, group.members.progress(), rank)
@@ -80,7 +78,7 @@ def on_store_event(
             if group.permits.end is not None and group.state is not JobState.OVER:
                 tell_end(group, group.permits.end)
         case Overtaken(reason, by_tracker=True):  # R19: the workers are members of that one
-            step_down_for(group, reason)
+            group.step_down(reason)
         case Overtaken(reason):
             _fence_all(group, reason)
     _send(group, out)
@@ -106,20 +104,6 @@ def advance_versions(group: GroupState) -> None:
         members = len(group.members.slots)
         group.versions.advance(members, group.durable.epoch, group.now, out)
         _send(group, out)
-    _conclude_last_will(group)
-
-
-def _conclude_last_will(group: GroupState) -> None:
-    """End the job once its last checkpoint is in the store, or cannot be."""
-    will = group.end.last_will
-    if will is None or group.state is JobState.OVER:
-        return
-    outcome = will.outcome(group.versions, set(group.members.slots), group.now)
-    if outcome:
-        group.end.last_will = None
-        group.note("warning", outcome)
-        end = will.end
-        end_with_error(group, end.error, end.cause, end.position, end.rank)
 
 
 def _send(group: GroupState, out: Outbox) -> None:
@@ -152,12 +136,5 @@ def _fence_all(group: GroupState, reason: str) -> None:
         group.end.told(peer.hello.worker_id)
     group.note("error", reason)
     group.over(group.now)
-    group.end.is_reported = True
+    group.leave()
     group.effects.append(JobEnded(False, "FencedError", reason))
-
-
-def _cannot_write(group: GroupState, rank: int, version: int) -> None:
-    """Note that a member does not hold the version."""
-    will = group.end.last_will
-    if will is not None and will.version == version:
-        will.asked.discard(rank)

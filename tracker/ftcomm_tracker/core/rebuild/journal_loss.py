@@ -21,7 +21,6 @@ from ftcomm_tracker.core.events import (
     Joined,
     Said,
     Send,
-    StepDown,
     StopAsked,
     StoreSeen,
     Superseded,
@@ -65,10 +64,7 @@ def _serves(group: GroupState) -> bool:
 def step_down(group: GroupState, event: Event) -> None:
     """End this tracker: it may decide nothing any more."""
     job_id = event.job_id if isinstance(event, Superseded) else group.durable.job_id
-    reason = f"the workers of job {job_id} follow a newer tracker"
-    group.effects.append(StepDown(reason))
-    group.state = JobState.OVER
-    group.end.is_reported = True
+    group.step_down(f"the workers of job {job_id} follow a newer tracker")
 
 
 def must_rebuild(group: GroupState, event: Event) -> bool:
@@ -182,6 +178,7 @@ def take_up(
         generation=found.generation,
         tracker=group.tracker,
         now=group.now,
+        parts=group.make_parts,
         store=store,
     )
     end = found.durable.end

@@ -23,7 +23,7 @@ from ftcomm_tracker.core.events import (
     StartAttempt,
     TakeGeneration,
 )
-from ftcomm_tracker.core.group_state import GroupState, JobState
+from ftcomm_tracker.core.group_state import GroupState
 from ftcomm_tracker.core.rebuild.decision import Rebuild, Rebuilt, attempt_of, how_to_start_again
 from ftcomm_tracker.core.rebuild.journal_loss import take_up
 
@@ -115,8 +115,7 @@ def _give_up(group: GroupState, rebuild: Rebuild) -> None:
 def _end(group: GroupState, rebuild: Rebuild, error: FtcommError) -> None:
     group.effects.append(RefuseRebuild(error))
     rebuild.is_over = True
-    group.state = JobState.OVER
-    group.end.is_reported = True
+    group.leave()
 
 
 # --- does the store fit the workers? ------------------------------------------------------------

@@ -6,19 +6,21 @@ The document is a moment's; what it shows is what the tracker knows, which is wh
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from ftcomm.config.plurals import counted
 from ftcomm.errors import remedy_of
+from ftcomm_tracker.core.all_parts import PARTS
 from ftcomm_tracker.core.group_formation import missing_list
 from ftcomm_tracker.core.reporting.lost_hosts import host_text
 from ftcomm_tracker.core.reporting.status import (
     death_text,
-    newest_text,
     ranks,
     standby_line,
     standby_needs,
 )
+from ftcomm_tracker.core.reporting.store_words import newest_text
 from ftcomm_tracker.core.reporting.text_table import MAX_ROWS, texts_by_kind
 
 Row = Mapping[str, Any]
@@ -128,8 +130,6 @@ checkpoint_record: {who} in checkpoint(durable=True) for the record of that chec
   {progress}
   {newest_text}
   > {todo}
-last_will: the job is lost and writes its checkpoint {last_will} to {url}
-  {newest_text}
 """
 NOT_IN_INIT = (
     "`py-spy dump --pid {pid}` on {host} shows where a process that has not called init() is:"
@@ -163,16 +163,14 @@ class Diagnosis:
     todo: str = ""
 
 
-RULES = texts_by_kind(TEXTS)
+RULES = texts_by_kind("".join([TEXTS, *(part.texts for part in PARTS)]))
 RULES["silent_link"] = RULES["exchanging"]
 
 
 def explain(document: Row) -> list[Diagnosis]:
     """Everything that keeps the job of a status document from going on, the cause first."""
-    return [
-        Diagnosis(kind, RULES[kind].waiting, *RULES[kind].said(facts))
-        for kind, facts in _STATES[document["state"]](document)
-    ]
+    found = chain(*(part.explain(document) for part in PARTS), _STATES[document["state"]](document))
+    return [Diagnosis(kind, RULES[kind].waiting, *RULES[kind].said(facts)) for kind, facts in found]
 
 
 def explanation(diagnoses: Sequence[Diagnosis]) -> str:
@@ -234,8 +232,6 @@ def _standby(document: Row) -> Found:
 
 def _collecting(document: Row) -> Found:
     members, store = _members(document), _store(document)
-    if store.get("last_will") is not None:
-        yield "last_will", store
     yield from _away(document, members)
     for row in members:  # who has closed and is here reports too
         if row["connected"] and not row["reported"]:

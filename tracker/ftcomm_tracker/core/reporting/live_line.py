@@ -6,7 +6,7 @@ from typing import Any
 
 from ftcomm.protocol.position import Position
 from ftcomm_tracker.core.reporting.incident_words import step_text
-from ftcomm_tracker.core.reporting.status import newest_text
+from ftcomm_tracker.core.reporting.store_words import newest_text
 
 RATE_WINDOW_S = 10.0  # long enough to count slow steps, short enough to follow a change
 _STATES = {"RUNNING": "", "COLLECTING": "recovering, ", "FORMING": "waiting for workers, "}

@@ -16,6 +16,7 @@ from ftcomm_tracker.core.group_formation import MAX_ROWS, missing_list, missing_
 from ftcomm_tracker.core.group_state import GroupState, JobState, Peer
 from ftcomm_tracker.core.relay_routing import failing_rows, route_rows
 from ftcomm_tracker.core.reporting.lost_hosts import MAX_NAMED, host_text
+from ftcomm_tracker.core.reporting.store_words import store_line
 from ftcomm_tracker.core.reporting.text_table import aligned
 from ftcomm_tracker.core.spares import is_wanted_as_spare, spare_rows
 from ftcomm_tracker.core.standby.watch import Phase, Standby
@@ -29,10 +30,24 @@ Row = Mapping[str, Any]
 
 def snapshot(group: GroupState, now: float) -> dict[str, Any]:
     """The job for `status`, as JSON-able values."""
-    return {
+    document = {
         key: attrgetter(source)(group) if isinstance(source, str) else source(group, now)
         for key, source, *_ in FIELDS
     }
+    for part in group.parts:
+        _add(document, part.rows(group, now))
+    return document
+
+
+def _add(document: dict[str, Any], rows: Row) -> None:
+    """Add the keys of a part, at the top or in a row that is there; it overwrites none."""
+    for key, value in rows.items():
+        there = document.get(key)
+        if isinstance(there, dict) and isinstance(value, dict):
+            _add(there, value)
+        else:
+            assert key not in document, f"{key} has another owner"
+            document[key] = value
 
 
 def table(document: Row) -> str:
@@ -169,7 +184,7 @@ def _recovery(group: GroupState, now: float) -> dict[str, Any] | None:
 
 def _store(group: GroupState, now: float) -> dict[str, Any] | None:
     """The job's store and its newest checkpoint; None without one."""
-    versions, will = group.versions, group.end.last_will
+    versions = group.versions
     if not versions.is_on:
         return None
     return _row(
@@ -179,7 +194,6 @@ def _store(group: GroupState, now: float) -> dict[str, Any] | None:
         every=group.settings.checkpoint_every,
         age_s=None if versions.newest_at is None else round(now - versions.newest_at, 3),
         writing=sorted(versions.pending),
-        last_will=None if will is None else will.version,
     )
 
 
@@ -332,20 +346,6 @@ def standby_needs(row: Row) -> str:
     if row["is_silent"]:
         return "it leads as soon as a worker dials it"
     return "it leads when that one is lost: when it beats no longer, or when all workers come here"
-
-
-def store_line(store: Row) -> str:
-    """The job's store in one line."""
-    line = f"attempt {store['attempt']}, {newest_text(store)} in {store['url']}"
-    return f"{line}; {store['trouble']}" if store["trouble"] else line
-
-
-def newest_text(store: Row) -> str:
-    """Name the newest durable checkpoint and its age."""
-    if store["newest"] < 0:
-        return "no durable checkpoint yet"
-    age = "" if store["age_s"] is None else f", {store['age_s']:.0f} s old"
-    return f"durable checkpoint {store['newest']}{age}"
 
 
 def ranks(numbers: Sequence[int]) -> str:

@@ -2,8 +2,8 @@
 
 from ftcomm.durable.records import EndedRecord, EpochMember, EpochRecord
 from ftcomm.protocol.messages import FatalDecision
-from ftcomm_tracker.core.events import PutEnded, PutEpoch, StepDown
-from ftcomm_tracker.core.group_state import GroupState, JobState
+from ftcomm_tracker.core.events import PutEnded, PutEpoch
+from ftcomm_tracker.core.group_state import GroupState
 
 # All members are away for so long: either all have died, or this tracker alone is cut off.
 CUT_OFF_S = 15.0
@@ -62,14 +62,7 @@ def end_without_store(group: GroupState) -> None:
     """End a tracker whose store takes no record: another one may lead by now."""
     waits_s = group.settings.replace_within
     if group.now >= group.permits.since + waits_s:
-        step_down_for(group, f"the store took no record for {waits_s:g} s", STORE_AWAY)
-
-
-def step_down_for(group: GroupState, reason: str, remedy: str = "") -> None:
-    """End this tracker, and tell nobody anything: its workers look for another one."""
-    group.effects.append(StepDown(reason, remedy))
-    group.state = JobState.OVER
-    group.end.is_reported = True
+        group.step_down(f"the store took no record for {waits_s:g} s", STORE_AWAY)
 
 
 def is_cut_off(group: GroupState, now: float) -> bool:

@@ -19,7 +19,7 @@ from ftcomm_tracker.core.events import (
     StoreSeen,
     TakeGeneration,
 )
-from ftcomm_tracker.core.group_state import GroupState, JobState
+from ftcomm_tracker.core.group_state import GroupState
 from ftcomm_tracker.core.rebuild.decision import Rebuild
 from ftcomm_tracker.core.standby.watch import Phase, Standby
 
@@ -132,6 +132,7 @@ def _taken_up(group: GroupState, rebuild: Rebuild, standby: Standby) -> GroupSta
         generation=standby.claim.generation,
         tracker=group.tracker,
         now=group.now,
+        parts=group.make_parts,
         store=replace(facts, has_standby=True),
     )
     new.epochs.reattach_by = standby.claimed_at + patience_s
@@ -180,6 +181,7 @@ def _ended(group: GroupState, rebuild: Rebuild, standby: Standby) -> GroupState:
         generation=1 + max(standby.chain.newest_generation, standby.floor),
         tracker=group.tracker,
         now=group.now,
+        parts=group.make_parts,
         store=facts,
     )
     said = f"the job {durable.end}, as its store says"
@@ -196,6 +198,6 @@ def stop_waiting(group: GroupState, rebuild: Rebuild) -> None:
     for conn in rebuild.waiting:
         group.effects.append(Disconnect(conn, "this tracker was stopped"))
     group.note("warning", "this tracker was stopped while it waited; the job goes on without it")
-    group.rebuild, group.state = None, JobState.OVER
-    group.end.is_reported = True
+    group.rebuild = None
+    group.leave()
     group.effects.append(JobEnded(True))

@@ -1,0 +1,77 @@
+"""Parts of a group: ends that they hold, and the keys that they add to `status`."""
+
+from typing import Any
+
+import pytest
+
+from ftcomm_tracker.core.ending import PendingEnd, release_end
+from ftcomm_tracker.core.events import StopAsked
+from ftcomm_tracker.core.group_state import GroupState
+from ftcomm_tracker.core.part import Part
+from ftcomm_tracker.core.roster import JobState, Roster
+from tests.unit.tracker.roster_scenario import SETTINGS, ScenarioRun, decisions, hello
+
+
+class Holder(Part):
+    """Holds the first end until the time has come."""
+
+    def __init__(self) -> None:
+        self.until = 1.0
+        self.held: list[PendingEnd] = []
+        self.looked = 0
+
+    @property
+    def has_end(self) -> bool:
+        return bool(self.held)
+
+    def on_end(self, group: GroupState, end: PendingEnd) -> PendingEnd | None:
+        self.held.append(end)
+        return None
+
+    def on_time(self, group: GroupState) -> None:
+        self.looked += 1
+        if self.held and group.now >= self.until and group.state is not JobState.OVER:
+            release_end(group, self, self.held.pop())
+
+
+class Overwriting(Part):
+    """Claims a key of the core."""
+
+    def rows(self, group: GroupState, now: float) -> dict[str, Any]:
+        return {"epoch": 7}
+
+
+def running_with(*parts: Part) -> ScenarioRun:
+    scenario = ScenarioRun()
+    durable = scenario.roster.durable
+    scenario.roster = Roster(SETTINGS, durable, generation=1, now=0.0, parts=lambda: parts)
+    scenario.joined(1, hello("w0"))
+    scenario.joined(2, hello("w1"))
+    return scenario
+
+
+def test_an_end_that_is_released_goes_to_the_parts_behind() -> None:
+    first, second = Holder(), Holder()
+    second.until = 2.0
+    scenario = running_with(first, second)
+    assert decisions(scenario.tell(StopAsked("lunch"))) == {}
+    assert (first.has_end, second.has_end) == (True, False)
+    assert decisions(scenario.tick(1.0)) == {}
+    assert (first.has_end, second.has_end) == (False, True)
+    assert decisions(scenario.tick(2.0))[1].error == "JobStoppedError"
+
+
+def test_parts_behind_the_one_that_ends_the_job_are_looked_at_too() -> None:
+    first, second = Holder(), Holder()
+    second.until = 0.0  # it has nothing to wait for
+    scenario = running_with(first, second)
+    scenario.tell(StopAsked("lunch"))
+    looked = second.looked
+    assert decisions(scenario.tick(1.0))[1].error == "JobStoppedError"
+    assert second.looked == looked + 1
+
+
+def test_a_part_overwrites_no_key_of_the_core() -> None:
+    scenario = running_with(Overwriting())
+    with pytest.raises(AssertionError, match="epoch has another owner"):
+        scenario.roster.snapshot(0.0)
