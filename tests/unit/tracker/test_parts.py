@@ -1,15 +1,22 @@
 """Parts of a group: ends that they hold, and the keys that they add to `status`."""
 
-from typing import Any
+import ast
+import inspect
+from types import ModuleType
+from typing import Any, ClassVar
 
 import pytest
 
+from ftcomm.protocol.messages import Heartbeat
+from ftcomm.protocol.position import START
+from ftcomm_tracker.core import admission, ending, epochs, group_state, plan, roster
+from ftcomm_tracker.core.all_parts import PARTS
 from ftcomm_tracker.core.ending import PendingEnd, release_end
 from ftcomm_tracker.core.events import StopAsked
-from ftcomm_tracker.core.group_state import GroupState
+from ftcomm_tracker.core.group_state import GroupState, Peer
 from ftcomm_tracker.core.part import Part
 from ftcomm_tracker.core.roster import JobState, Roster
-from tests.unit.tracker.roster_scenario import SETTINGS, ScenarioRun, decisions, hello
+from tests.unit.tracker.roster_scenario import SETTINGS, ScenarioRun, decisions, hello, report
 
 
 class Holder(Part):
@@ -39,6 +46,21 @@ class Overwriting(Part):
 
     def rows(self, group: GroupState, now: float) -> dict[str, Any]:
         return {"epoch": 7}
+
+
+class HeartbeatCount(Part):
+    """Counts heartbeats, and shows their number."""
+
+    hears: ClassVar[tuple[type, ...]] = (Heartbeat,)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def on_message(self, group: GroupState, peer: Peer, message: Heartbeat) -> None:
+        self.count += 1
+
+    def rows(self, group: GroupState, now: float) -> dict[str, Any]:
+        return {"heartbeats": self.count}
 
 
 def running_with(*parts: Part) -> ScenarioRun:
@@ -75,3 +97,18 @@ def test_a_part_overwrites_no_key_of_the_core() -> None:
     scenario = running_with(Overwriting())
     with pytest.raises(AssertionError, match="epoch has another owner"):
         scenario.roster.snapshot(0.0)
+
+
+def test_a_new_part_hears_messages_and_shows_a_row_without_a_line_of_the_core() -> None:
+    scenario = running_with(HeartbeatCount())
+    scenario.said(1, Heartbeat(1, 1, START))
+    scenario.said(1, report(2))  # which it does not hear
+    scenario.said(2, Heartbeat(1, 1, START))
+    assert scenario.roster.snapshot(0.0)["heartbeats"] == 2
+
+
+@pytest.mark.parametrize("core", [admission, ending, epochs, group_state, plan, roster])
+def test_the_core_names_no_part(core: ModuleType) -> None:
+    tree = ast.parse(inspect.getsource(core))
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    assert names.isdisjoint(part.__name__ for part in PARTS)
