@@ -83,6 +83,7 @@ PRODUCT_LINES = {
         (23131, "ranks as tasks of Dask and actors of Ray, and the wait for all of them"),
         (23165, "how a worker ended whose rank a spare took before its launcher knew"),
         (23308, "parts: an optional matter of the tracker in one file, which no core names"),
+        (23355, "spares as a part: the candidates for an empty place, and what they hold"),
     ],
     "ftcomm_chaos": [
         (15505, "one table of the kinds of faults, one text of a session's report"),
@@ -93,7 +94,7 @@ PRODUCT_LINES = {
 # Optional matters of the two cores. A module outside that imports one must change with it.
 FEATURES = {
     "worker": ("ftcomm.recovery", ("contributions", "copies", "messages", "spares")),
-    "tracker": ("ftcomm_tracker.core", ("durable", "rebuild", "spares", "standby")),
+    "tracker": ("ftcomm_tracker.core", ("durable", "parts", "rebuild", "standby")),
 }
 SMALL_FILE = 60  # lines below which a file with one importer is a jump for little
 # Small files with one importer whose name is worth the jump, and why.
@@ -133,7 +134,7 @@ BOUNDS = {
         83, "of both cores: what can happen, and what follows; the last is PutNextDigest"
     ),
     "importers of features, worker": Bound(33, "modules times features"),
-    "importers of features, tracker": Bound(39, "modules times features"),
+    "importers of features, tracker": Bound(35, "modules times features"),
     "small files with one importer": Bound(0, f"under {SMALL_FILE} lines, without a reason"),
     "root modules": Bound(
         8, "files in the folder of ftcomm itself; a reader begins there; frameworks stand beside"

@@ -12,7 +12,7 @@ from ftcomm.protocol.position import START
 from ftcomm_tracker.core import admission, ending, epochs, group_state, plan, roster
 from ftcomm_tracker.core.all_parts import PARTS
 from ftcomm_tracker.core.ending import PendingEnd, release_end
-from ftcomm_tracker.core.events import StopAsked
+from ftcomm_tracker.core.events import ConnectionLost, StopAsked
 from ftcomm_tracker.core.group_state import GroupState, Peer
 from ftcomm_tracker.core.part import Part
 from ftcomm_tracker.core.roster import JobState, Roster
@@ -63,6 +63,22 @@ class HeartbeatCount(Part):
         return {"heartbeats": self.count}
 
 
+class Witness(Part):
+    """Notes who is given a rank and who is gone, and offers the first worker without a rank."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, int, int | None]] = []
+
+    def candidate(self, group: GroupState, rank: int) -> Peer | None:
+        return next((peer for peer in group.members.peers.values() if peer.rank is None), None)
+
+    def on_seated(self, group: GroupState, peer: Peer) -> None:
+        self.seen.append(("seated", peer.conn, peer.rank))
+
+    def on_gone(self, group: GroupState, peer: Peer) -> None:
+        self.seen.append(("gone", peer.conn, peer.rank))
+
+
 def running_with(*parts: Part) -> ScenarioRun:
     scenario = ScenarioRun()
     durable = scenario.roster.durable
@@ -105,6 +121,18 @@ def test_a_new_part_hears_messages_and_shows_a_row_without_a_line_of_the_core() 
     scenario.said(1, report(2))  # which it does not hear
     scenario.said(2, Heartbeat(1, 1, START))
     assert scenario.roster.snapshot(0.0)["heartbeats"] == 2
+
+
+def test_the_first_candidate_takes_an_empty_place_and_each_part_hears_of_it() -> None:
+    first, second = Witness(), Witness()
+    scenario = running_with(Part(), first, second)
+    for conn, name in ((10, "s"), (11, "t")):
+        scenario.joined(conn, hello(name, spare=True))
+    first.seen.clear()
+    scenario.tell(ConnectionLost(2, "reset"))
+    assert first.seen == second.seen[-2:] == [("gone", 2, 1), ("seated", 10, 1)]
+    scenario.tell(ConnectionLost(11, "reset"))
+    assert first.seen[-1] == ("gone", 11, None)
 
 
 @pytest.mark.parametrize("core", [admission, ending, epochs, group_state, plan, roster])

@@ -10,9 +10,9 @@ from ftcomm.protocol.messages import Heartbeat
 from ftcomm.protocol.position import START
 from ftcomm.protocol.spares.prefetch_messages import Prefetch, Prefetched
 from ftcomm_tracker.core.events import ConnectionLost, GivenUp
+from ftcomm_tracker.core.parts.spares import RETRY_S
 from ftcomm_tracker.core.reporting.status import table
 from ftcomm_tracker.core.roster import JobState
-from ftcomm_tracker.core.spares import RETRY_S
 from tests.unit.tracker.roster_scenario import SETTINGS, ScenarioRun, at, hello, report
 
 

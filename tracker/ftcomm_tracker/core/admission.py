@@ -16,7 +16,6 @@ from ftcomm_tracker.core.ending import end_with_error
 from ftcomm_tracker.core.epochs import begin_epoch, order_restore, try_settle
 from ftcomm_tracker.core.events import Disconnect, Send
 from ftcomm_tracker.core.group_state import GroupState, JobState, Peer
-from ftcomm_tracker.core.spares import best_spare, note_seated
 
 # Worker ids that a job may ever see. Each is journalled for good, so that its processes stay
 # numbered; with all of them the document is a megabyte. More means ids that are made anew at every
@@ -324,12 +323,12 @@ def _is_full(group: GroupState) -> bool:
 
 def assign_spare(group: GroupState, rank: int) -> None:
     """Give an empty place to a spare, if there is one."""
-    if group.state is not JobState.COLLECTING or len(group.members.peers) == len(
-        group.members.slots
-    ):
+    if group.state is not JobState.COLLECTING:
         return
-    peer = best_spare(group, rank)
-    assert peer is not None
+    found = (part.candidate(group, rank) for part in group.parts)
+    peer = next((peer for peer in found if peer is not None), None)
+    if peer is None:
+        return
     group.note("info", f"spare {peer.hello.worker_id} takes the place of rank {rank}")
     _take_place(group, peer.conn, peer.hello, peer.incarnation, rank)
 
@@ -377,7 +376,9 @@ def _give_places(group: GroupState, chosen: list[Peer]) -> None:
 def _fill_slot(group: GroupState, conn: int, hello: Hello, incarnation: int, rank: int) -> None:
     group.members.peers[conn] = Peer(conn, hello, incarnation, group.now)
     group.members.fill_slot(conn, rank)
-    note_seated(group, group.members.peers[conn])
+    group.members.former.forget(hello)
+    for part in group.parts:
+        part.on_seated(group, group.members.peers[conn])
     group.members.empty_since.pop(rank, None)
     _welcome(group, conn)
 

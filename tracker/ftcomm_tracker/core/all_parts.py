@@ -2,8 +2,9 @@
 
 from ftcomm_tracker.core.part import Part
 from ftcomm_tracker.core.parts.last_will import LastWill
+from ftcomm_tracker.core.parts.spares import Spares
 
-PARTS: tuple[type[Part], ...] = (LastWill,)
+PARTS: tuple[type[Part], ...] = (LastWill, Spares)
 
 
 def all_parts() -> tuple[Part, ...]:

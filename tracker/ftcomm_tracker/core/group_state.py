@@ -31,7 +31,7 @@ from ftcomm.protocol.messages import (
     Report,
     Route,
 )
-from ftcomm.protocol.position import PRELUDE, START, Position
+from ftcomm.protocol.position import START, Position
 from ftcomm_tracker.core.control_paths import ControlPaths
 from ftcomm_tracker.core.durable.store_facts import NO_STORE, StoreFacts
 from ftcomm_tracker.core.durable.versions import DurableVersions
@@ -63,6 +63,7 @@ from ftcomm_tracker.core.reporting.lost_hosts import lost_hosts
 SMALL_GROUP = 64  # workers up to whom all are looked at on every event: that costs microseconds
 # Between two looks at all who are blocked: 0.2 s with 2,000, of which looking takes a hundredth.
 LOOK_S_PER_MEMBER = 1e-4
+MAX_FORMER = 256  # processes remembered; a launcher asks about one as soon as it has ended
 RECORD_S = 3.0  # a store that takes a record takes it by then; else people hear what is awaited
 
 
@@ -75,27 +76,6 @@ class JobState(enum.Enum):
     COLLECTING = "COLLECTING"
     RUNNING = "RUNNING"
     OVER = "OVER"
-
-
-@dataclass(slots=True)
-class PrefetchState:
-    """The checkpoint that a spare holds in advance, and the one that it was sent for.
-
-    Attributes:
-        version: that it holds; `PRELUDE` for none.
-        nbytes: of its packed state.
-        since: when it said so.
-        ordered: that it fetches now; `PRELUDE` for none.
-        failed: the newest that it could not get.
-        retry_at: from when on it may be sent for that one again.
-    """
-
-    version: int = PRELUDE
-    nbytes: int = 0
-    since: float = 0.0
-    ordered: int = PRELUDE
-    failed: int = PRELUDE
-    retry_at: float = 0.0
 
 
 @dataclass(slots=True)
@@ -112,7 +92,6 @@ class Peer:
     late: bool = False
     heartbeat: Heartbeat | None = None
     fetched: int = 0  # epoch whose plan it said to have fetched everything for
-    prefetch: PrefetchState = field(default_factory=PrefetchState)
 
 
 @dataclass(slots=True)
@@ -166,6 +145,28 @@ class FormerPeer(NamedTuple):
     host: str
 
 
+class FormerPeers:
+    """The newest processes whose connections have ended, for launchers, which ask soon."""
+
+    def __init__(self) -> None:
+        self._of: dict[tuple[str, int], FormerPeer] = {}  # by worker and process group
+
+    def note(self, peer: Peer) -> None:
+        """Its connection has ended."""
+        hello = peer.hello
+        self._of[hello.worker_id, hello.group] = FormerPeer(peer.rank is not None, hello.host)
+        while len(self._of) > MAX_FORMER:
+            del self._of[next(iter(self._of))]
+
+    def forget(self, hello: Hello) -> None:
+        """This process is a member from now on."""
+        self._of.pop((hello.worker_id, hello.group), None)
+
+    def of(self, worker_id: str, pid: int) -> FormerPeer | None:
+        """Return what is known of a process; None if it has not joined, or not ended."""
+        return self._of.get((worker_id, pid))
+
+
 @dataclass(slots=True)
 class Members:
     """Connected workers, and the rank of each.
@@ -178,7 +179,7 @@ class Members:
         starts: how often workers have been started while the job stood still.
         furthest: the highest position that any worker with a rank has said, gone or not.
         zones: by rank, the zone of the worker that had it last.
-        ended: the newest processes that have ended, by worker and process group.
+        former: processes whose connections have ended.
         look_again_at: before then no peer can have been silent for too long.
     """
 
@@ -189,7 +190,7 @@ class Members:
     starts: StartCounts = field(default_factory=StartCounts)
     furthest: Position = START
     zones: dict[int, str] = field(default_factory=dict)
-    ended: dict[tuple[str, int], FormerPeer] = field(default_factory=dict)
+    former: FormerPeers = field(default_factory=FormerPeers)
     look_again_at: float = float("-inf")
 
     def in_slots(self) -> list[Peer]:
@@ -554,6 +555,11 @@ class GroupState:
 
     def forget(self, conn: int) -> None:
         """Remove a connection that is gone, and what it reported."""
+        peer = self.members.peers.get(conn)
+        if peer is None:
+            return
+        for part in self.parts:
+            part.on_gone(self, peer)
         rank = self.members.forget(conn)
         if rank is not None:
             self.epochs.reports.pop(rank, None)

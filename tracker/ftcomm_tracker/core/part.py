@@ -6,7 +6,7 @@ dataclass the explorer's copy has two.  The core knows the moments, and no part 
 `all_parts` alone lists the parts, in the order in which they are asked.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
@@ -36,6 +36,16 @@ class Part:
     def on_message(self, group: "GroupState", peer: "Peer", message: Any) -> None:
         """Take what a worker says, of the classes in `hears`; the core has taken it before."""
 
+    def candidate(self, group: "GroupState", rank: int) -> "Peer | None":
+        """Name the connected worker that takes the empty place of `rank`."""
+        return None
+
+    def on_seated(self, group: "GroupState", peer: "Peer") -> None:
+        """A worker has a rank from now on."""
+
+    def on_gone(self, group: "GroupState", peer: "Peer") -> None:
+        """A connection is forgotten."""
+
     def on_end(self, group: "GroupState", end: "PendingEnd") -> "PendingEnd | None":
         """Let an end of the job pass, or change it; None holds it for `ending.release_end`."""
         return end
@@ -50,6 +60,11 @@ class Part:
     def rows(self, group: "GroupState", now: float) -> dict[str, Any]:
         """Keys of this part in the status document, or within a row of the core's."""
         return {}
+
+    @staticmethod
+    def lines(document: Row) -> Iterable[str]:
+        """Its keys of a status document for a person."""
+        return ()
 
     @staticmethod
     def explain(document: Row) -> Iterator[tuple[str, Row]]:

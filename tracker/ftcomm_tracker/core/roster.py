@@ -84,7 +84,6 @@ from ftcomm_tracker.core.rebuild.journal_loss import (
 from ftcomm_tracker.core.rebuild.stored_job import advance_rebuilding, hear_in_time
 from ftcomm_tracker.core.relay_routing import plan_has_lasted
 from ftcomm_tracker.core.reporting.status import missing_text_of, snapshot, standing_of
-from ftcomm_tracker.core.spares import had_rank, on_died_replaced
 from ftcomm_tracker.core.standby.group_permits import end_without_store, is_cut_off
 from ftcomm_tracker.core.standby.waiting import advance
 from ftcomm_tracker.core.standby.watch import Standby
@@ -93,6 +92,7 @@ from ftcomm_tracker.core.worker_messages import (
     evict_silent,
     link_epoch,
     look_at_blocked,
+    on_died_replaced,
     on_given_up,
     on_lost,
     on_said,
@@ -472,7 +472,8 @@ class Roster:
 
     def had_rank(self, worker_id: str, pid: int) -> bool | None:
         """Tell whether its process `pid` had a rank when it ended; None if that is not known."""
-        return had_rank(self._group, worker_id, pid)
+        former = self._group.members.former.of(worker_id, pid)
+        return None if former is None else former.had_rank
 
     def has_rank(self, worker_id: str) -> bool:
         """True if that worker has a place in the group, whether it is connected or not."""

@@ -37,19 +37,18 @@ from ftcomm.protocol.messages import (
 )
 from ftcomm.protocol.position import MAX_SEQNO, MAX_VERSION, PRELUDE, Position, can_be_held
 from ftcomm.protocol.signature import agree, is_open
-from ftcomm.protocol.spares.prefetch_messages import Prefetched
 from ftcomm_tracker.core.admission import assign_spare
 from ftcomm_tracker.core.durable.group_versions import MemberWrote, on_member_wrote
 from ftcomm_tracker.core.ending import end_with_error, on_closed
 from ftcomm_tracker.core.epochs import begin_epoch, inquire, on_answer, try_plan, try_settle
-from ftcomm_tracker.core.events import GivenUp
+from ftcomm_tracker.core.events import Death, Died, GivenUp
 from ftcomm_tracker.core.group_state import GroupState, JobState, Members, Peer
 from ftcomm_tracker.core.mismatch_inquiry import Evidence, Side
 from ftcomm_tracker.core.recovery_record import Loss
 from ftcomm_tracker.core.relay_routing import awaited_in_a_collective, note_failed_pair
+from ftcomm_tracker.core.reporting.incident_words import how_text
 from ftcomm_tracker.core.reporting.lost_hosts import host_text
 from ftcomm_tracker.core.silent_links import CLOSED, RankProgress, starving_pairs
-from ftcomm_tracker.core.spares import note_gone, on_prefetched, order_prefetch
 
 # What one rank may find that ends the job for all. All ranks reach the log's limit at one position;
 # but one that is still before it could not get there without the one that has left.
@@ -95,8 +94,8 @@ def on_said(group: GroupState, peer: Peer, message: WorkerMessage) -> None:
             _on_member_wrote(group, peer, rank, message)
         case Leave():
             _on_leave(group, peer, rank, message)
-        case _:
-            _on_spare_said(group, peer, message)
+        case _:  # what only parts take, or is not for this moment
+            pass
 
 
 def _on_leave(group: GroupState, peer: Peer, rank: int | None, message: Leave) -> None:
@@ -128,12 +127,6 @@ def _on_leave(group: GroupState, peer: Peer, rank: int | None, message: Leave) -
         )
 
 
-def _on_spare_said(group: GroupState, peer: Peer, message: WorkerMessage) -> None:
-    """Take what a worker without a rank says; a second Hello says nothing new."""
-    if isinstance(message, Prefetched):
-        on_prefetched(group, peer, message)
-
-
 def _on_heartbeat(group: GroupState, peer: Peer, rank: int | None, beat: Heartbeat) -> None:
     """Answer; look whether those who are blocked disagree, or all wait on a silent link."""
     if peer.heartbeat is None or beat.position != peer.heartbeat.position:
@@ -143,7 +136,6 @@ def _on_heartbeat(group: GroupState, peer: Peer, rank: int | None, beat: Heartbe
     group.send(peer.conn, HeartbeatAck(beat.number))
     if rank is not None:
         group.epochs.heard_version(beat.position.version)
-        order_prefetch(group, peer)
     if beat.blocked is not None and beat.blocked.peers:
         group.blocked.is_long |= _is_long_blocked(beat, group.settings.detect_within)
         look_at_blocked(group)
@@ -387,13 +379,22 @@ def _on_resumed(group: GroupState, rank: int, message: Resumed) -> None:
         group.close_incident(completed=True)
 
 
+def _note_gone(group: GroupState, peer: Peer) -> None:
+    """Remember whether this process, which has ended or lost its connection, had a rank."""
+    if not group.durable.places:
+        return
+    group.members.former.note(peer)
+    if peer.rank is None:
+        group.note("info", f"spare {peer.hello.worker_id} is gone")
+
+
 def on_lost(group: GroupState, conn: int, reason: str) -> None:
     """A control connection ended: its place is empty, and the epoch changes at once."""
     peer = group.members.peers.get(conn)
     if peer is None:
         return
     rank = group.members.rank_of_conn(conn)
-    note_gone(group, peer)
+    _note_gone(group, peer)
     group.forget(conn)
     name, is_told = peer.hello.worker_id, group.state is JobState.OVER
     if rank in group.durable.closed_ranks and (not is_told or group.end.awaits_record):
@@ -442,6 +443,18 @@ def _note_lost_host(group: GroupState, victim: str) -> None:
                 group.epochs.incident.note_host(host_text(host, names))
 
 
+def on_died_replaced(group: GroupState, died: Died) -> None:
+    """Tell how a process ended whose rank a spare has taken before its launcher knew."""
+    former = group.members.former.of(died.worker_id, died.pid)
+    if former is None or not former.had_rank:
+        return
+    incident = group.epochs.incident
+    if incident is not None and died.worker_id in incident.victims:
+        incident.note_death(Death(died.worker_id, died.pid, former.host, died.how))
+    else:  # its recovery has been told without
+        group.note("warning", f"worker {died.worker_id} {how_text(died.how)}")
+
+
 def on_given_up(group: GroupState, given_up: GivenUp) -> None:
     """Nobody will start this worker again: the same error for everyone."""
     group.end.told(given_up.worker_id)  # none of its incarnations is left to wait for
@@ -475,7 +488,7 @@ def evict_silent(group: GroupState) -> None:
         # then a tick at the deadline finds nothing due, again and again.
         if group.now >= peer.last_heard + detect_within:
             rank = group.members.rank_of_conn(peer.conn)
-            note_gone(group, peer)
+            _note_gone(group, peer)
             group.drop(peer.conn, f"no heartbeat for {silent:.1f} s")
             words = f"no heartbeat of worker {name} for {silent:.1f} s"
             _after_loss(group, rank, words, silent_s=silent)

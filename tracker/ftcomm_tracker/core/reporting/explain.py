@@ -198,7 +198,7 @@ def _over(document: Row) -> Found:
 
 
 def _forming(document: Row) -> Found:
-    here = [row["worker_id"] for row in document["spares"] if not row["is_spare"]]
+    here = [row["worker_id"] for row in document.get("spares", ()) if not row["is_spare"]]
     missing = document["missing"]
     facts = {
         "count": len(here),

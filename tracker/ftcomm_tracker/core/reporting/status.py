@@ -5,6 +5,7 @@
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from operator import attrgetter
 from typing import Any
 
@@ -12,13 +13,13 @@ from ftcomm.config.plurals import counted
 from ftcomm.protocol.operator_messages import WorkerStatusReply
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import signature_text
+from ftcomm_tracker.core.all_parts import PARTS
 from ftcomm_tracker.core.group_formation import MAX_ROWS, missing_list, missing_workers
 from ftcomm_tracker.core.group_state import GroupState, JobState, Peer
 from ftcomm_tracker.core.relay_routing import failing_rows, route_rows
 from ftcomm_tracker.core.reporting.lost_hosts import MAX_NAMED, host_text
 from ftcomm_tracker.core.reporting.store_words import store_line
 from ftcomm_tracker.core.reporting.text_table import aligned
-from ftcomm_tracker.core.spares import is_wanted_as_spare, spare_rows
 from ftcomm_tracker.core.standby.watch import Phase, Standby
 
 SCHEMA = 1  # of the document: raised when a field goes or changes its meaning, not when one comes
@@ -59,7 +60,8 @@ def table(document: Row) -> str:
             lines += text(document)
         elif text and value not in (None, -1):
             lines += [text.format(each) for each in (value if isinstance(value, list) else [value])]
-    return "\n".join(lines)
+    lines += chain.from_iterable(part.lines(document) for part in PARTS)
+    return "\n".join([*lines, *_incident_lines(document)])
 
 
 def summary(document: Row) -> str:
@@ -321,8 +323,18 @@ def standing_of(group: GroupState, worker_id: str, number: int) -> WorkerStatusR
         attempt=group.durable.attempt,
         pid=pid,
         start=start,
-        is_spare=is_wanted_as_spare(group, worker_id),
+        is_spare=_is_wanted_as_spare(group, worker_id),
     )
+
+
+def _is_wanted_as_spare(group: GroupState, worker_id: str) -> bool:
+    """True if the group is complete without that worker, and the job lacks a spare."""
+    others = sum(
+        peer.rank is None and peer.hello.worker_id != worker_id
+        for peer in group.members.peers.values()
+    )
+    has_rank = group.durable.rank_of(worker_id) is not None
+    return bool(group.durable.places) and not has_rank and others < group.settings.spares
 
 
 # --- words --------------------------------------------------------------------------------------
@@ -429,21 +441,6 @@ def _member_lines(document: Row) -> Iterable[str]:
         yield f"({counted(document['members_left_out'], 'member')} like these, or well: not shown)"
 
 
-def _spare_lines(document: Row) -> Iterable[str]:
-    """One line for each spare, and one if there are fewer than the job is to have."""
-    lines, wanted = [], document["spares_wanted"]
-    for row in [row for row in document["spares"] if row["is_spare"]]:
-        zone = f", zone {row['zone']}" if row["zone"] else ""
-        held = "holds no checkpoint yet"
-        if row["age_s"] is not None:
-            size = f"{row['nbytes'] / 1e6:.1f} MB"
-            held = f"holds checkpoint {row['version']} ({row['age_s']:.0f} s old), {size}"
-        lines.append(f"spare {row['worker_id']} (pid {row['pid']}) on {row['host']}{zone}, {held}")
-    if len(lines) < wanted and document["final_version"] < 0:
-        lines.append(f"{len(lines)} of {counted(wanted, 'spare')} are here")
-    return ["", *lines] if lines else []
-
-
 def _incident_lines(document: Row) -> Iterable[str]:
     if document["incidents"]:
         yield from ["", "last recoveries:"]
@@ -490,6 +487,5 @@ FIELDS: tuple[tuple[str, str | Value, str | Lines], ...] = (
     ("verdict", _verdict, "verdict {0[error]}: {0[cause]}"),
     ("members", _members, _member_lines),
     ("spares_wanted", "settings.spares", ""),
-    ("spares", spare_rows, _spare_lines),
-    ("incidents", lambda group, _: group.epochs.incidents[-10:], _incident_lines),
+    ("incidents", lambda group, _: group.epochs.incidents[-10:], ""),
 )
