@@ -1,8 +1,7 @@
 """The end of a job: all have closed, or an error that every rank raises (rules R8, R13).
 
-An end by an error passes the parts in their order.  Each may change it, or hold it once and let it
-go later, to those behind it.  Then it is recorded where a standby may read it,
-journalled, and told.
+An end by an error passes the parts in their order.  Each may change it, or hold it once and release
+it later to those behind.  Then it is recorded for a standby, journalled, and told.
 """
 
 from collections.abc import Sequence

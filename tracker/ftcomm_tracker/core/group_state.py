@@ -509,7 +509,7 @@ class GroupState:
 
     @property
     def has_end(self) -> bool:
-        """True once the job can only end, and a part has yet to let its end go."""
+        """True once the job can only end, and a part holds its end."""
         return any(part.has_end for part in self.parts)
 
     @property

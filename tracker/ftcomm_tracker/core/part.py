@@ -30,7 +30,7 @@ class Part:
 
     @property
     def has_end(self) -> bool:
-        """True while the job can only end, and this part has yet to let its end go."""
+        """True while the job can only end, and this part holds its end."""
         return False
 
     def on_message(self, group: "GroupState", peer: "Peer", message: Any) -> None:
