@@ -31,12 +31,15 @@ from ftcomm.collectives.schedules.rooted import direct_gather, direct_scatter, r
 from ftcomm.collectives.schedules.schedule import Schedule, block_bounds
 from ftcomm.config.environment import WORKER_VARIABLES
 from ftcomm.config.job_settings import SETTINGS
+from ftcomm.config.state_table import StateTable
 from ftcomm.protocol.codec import SCHEMAS
 from ftcomm.protocol.schema import Bool, Bytes, Field, Int, Many, Maybe, Pair, Record, Text
-from ftcomm.recovery.states import TRANSITIONS, WorkerState
+from ftcomm.recovery.states import WORKER_STATES
 from ftcomm_chaos.checkers import rule_table
 from ftcomm_chaos.runner.fault_plan import kinds_table
 from ftcomm_tracker.cli.exit_codes import error_classes, exit_code_table
+from ftcomm_tracker.core.job_states import JOB_STATES
+from ftcomm_tracker.core.standby.watch import PHASES
 
 FOLDER = Path(__file__).parent
 PART = re.compile(
@@ -158,22 +161,24 @@ def _collect(field: Field, found: dict[str, Record]) -> None:
             _collect(item, found)
 
 
-def state_diagram() -> str:
-    """The edges of `TRANSITIONS` as a Mermaid state diagram; causes of one edge share a line."""
-    causes: dict[tuple[WorkerState, WorkerState], list[str]] = {}
-    for source, cause, target in TRANSITIONS:
-        causes.setdefault((source, target), []).append(cause)
+def state_diagram(table: StateTable[Any]) -> str:
+    """The edges of `table` as a Mermaid state diagram; causes of one edge share a line."""
+    causes: dict[tuple[str, str], list[str]] = {}
+    for source, cause, target in table.edges:
+        causes.setdefault((source.value, target.value), []).append(cause)
     edges = [
-        f"    {source.value} --> {target.value}: {', '.join(several)}"
+        f"    {source} --> {target}: {', '.join(several)}"
         for (source, target), several in causes.items()
     ]
-    first = TRANSITIONS[0][0].value
-    ends = [f"    {state.value} --> [*]" for state in (WorkerState.FINISHED, WorkerState.FAILED)]
+    left = {source for source, target in causes if source != target}
+    ends = sorted({f"    {target} --> [*]" for _, target in causes if target not in left})
+    first = table.edges[0][0].value
     return "\n".join(["stateDiagram-v2", f"    [*] --> {first}", *edges, *ends])
 
 
-def _diagram() -> str:
-    return f"```mermaid\n{state_diagram()}\n```"
+def diagram(table: StateTable[Any]) -> Callable[[], str]:
+    """A function that draws `table` for a document."""
+    return lambda: f"```mermaid\n{state_diagram(table)}\n```"
 
 
 COUNT, ITEMSIZE = 720_720, 4  # elements; whole parts for 2 to 16 ranks
@@ -287,7 +292,9 @@ def _results(name: str) -> list[dict[str, Any]]:
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    "states": _diagram,
+    "worker_states": diagram(WORKER_STATES),
+    "job_states": diagram(JOB_STATES),
+    "standby_phases": diagram(PHASES),
     "control_messages": message_table,
     "records": record_table,
     "errors": error_table,

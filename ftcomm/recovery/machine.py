@@ -95,7 +95,6 @@ from ftcomm.recovery.replica_placement import keep_stride
 from ftcomm.recovery.result_log import LogEntry, ResultLog
 from ftcomm.recovery.spares.prefetching import Prefetching
 from ftcomm.recovery.states import (
-    TRANSITIONS,
     Checkpoint,
     Completion,
     Identity,
@@ -201,7 +200,7 @@ class WorkerMachine:
             case AskCalls(version):
                 return self.on_ask_calls(version)
             case FatalDecision():
-                return self._fail("Verdict", fatal_error(message))
+                return self._fail("fatal decision", fatal_error(message))
             case Fenced(reason):
                 return self._fail("Fenced", self._error(errors.FencedError, reason))
             case Refused(error, reason, _version):
@@ -526,7 +525,6 @@ def _closed_at(position: Position) -> SendControl:
 
 
 __all__ = [
-    "TRANSITIONS",
     "Checkpoint",
     "Completion",
     "Identity",

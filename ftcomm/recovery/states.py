@@ -1,6 +1,6 @@
 """The worker machine's states, its legal edges, and the small values that it deals in.
 
-States (the diagram in docs/design/states.md is generated from `TRANSITIONS`)::
+States (the diagram in docs/design/states.md is generated from `WORKER_STATES`)::
 
     DETACHED     no epoch yet: waiting for a welcome and the first Revoke
     STOPPED      has reported; the position is frozen until a plan comes
@@ -14,6 +14,8 @@ import enum
 from dataclasses import dataclass
 from typing import Any
 
+from ftcomm.config.state_table import StateTable
+
 
 class WorkerState(enum.Enum):
     """State of this incarnation in the job; see the module's text."""
@@ -26,8 +28,7 @@ class WorkerState(enum.Enum):
     FAILED = "FAILED"
 
 
-# (from, cause, to): the only edges that the machine may take.
-TRANSITIONS: tuple[tuple[WorkerState, str, WorkerState], ...] = (
+WORKER_STATES = StateTable(
     (WorkerState.DETACHED, "Revoke", WorkerState.STOPPED),
     (WorkerState.STOPPED, "Revoke", WorkerState.STOPPED),
     (WorkerState.STOPPED, "Welcome as new", WorkerState.DETACHED),
@@ -48,14 +49,13 @@ TRANSITIONS: tuple[tuple[WorkerState, str, WorkerState], ...] = (
             WorkerState.CATCHING_UP,
             WorkerState.RUNNING,
         )
-        for cause in ("Verdict", "Fenced", "tracker lost", "local failure")
+        for cause in ("fatal decision", "Fenced", "tracker lost", "local failure")
     ),
     (WorkerState.DETACHED, "Refused", WorkerState.FAILED),
     (WorkerState.STOPPED, "Refused", WorkerState.FAILED),
     (WorkerState.CATCHING_UP, "Refused", WorkerState.FAILED),
     (WorkerState.RUNNING, "Refused", WorkerState.FAILED),
 )
-EDGES = frozenset(TRANSITIONS)
 
 
 _IN_WORDS = {

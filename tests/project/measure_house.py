@@ -68,6 +68,7 @@ PRODUCT_LINES = {
         (43785, "requirements of frameworks in one place; the doors of Dask and Ray"),
         (44200, "repeated small reductions that the compiled core completes and logs by itself"),
         (44628, "a callback by which a fit of Keras survives losses"),
+        (44648, "state machines as tables of edges"),
     ],
     "ftcomm_tracker": [
         (20600, "the first bound"),
@@ -84,6 +85,7 @@ PRODUCT_LINES = {
         (23165, "how a worker ended whose rank a spare took before its launcher knew"),
         (23308, "parts: an optional matter of the tracker in one file, which no core names"),
         (23355, "spares as a part: the candidates for an empty place, and what they hold"),
+        (23404, "states of the job and of a standby as tables of edges"),
     ],
     "ftcomm_chaos": [
         (15505, "one table of the kinds of faults, one text of a session's report"),

@@ -15,7 +15,8 @@ from ftcomm_tracker.core.durable_state import Durable, RankOwner
 from ftcomm_tracker.core.ending import end_with_error
 from ftcomm_tracker.core.epochs import begin_epoch, order_restore, try_settle
 from ftcomm_tracker.core.events import Disconnect, Send
-from ftcomm_tracker.core.group_state import GroupState, JobState, Peer
+from ftcomm_tracker.core.group_state import GroupState, Peer
+from ftcomm_tracker.core.job_states import JobState
 
 # Worker ids that a job may ever see. Each is journalled for good, so that its processes stay
 # numbered; with all of them the document is a megabyte. More means ids that are made anew at every
@@ -417,7 +418,7 @@ def _go_on_in(group: GroupState, epoch: int) -> None:
     if epoch > group.durable.epoch:  # the journal has lost its last write
         group.persist(epoch=epoch)
     group.epochs.in_force = epoch
-    group.state = JobState.RUNNING
+    group.enter("all are back", JobState.RUNNING)
     # Whether the last tracker had settled the plan is not journalled: members repeat
     # `Fetched` after the welcome, and pins go only when all have said so.
     group.epochs.awaiting_fetch = {

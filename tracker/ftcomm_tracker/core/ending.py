@@ -12,7 +12,8 @@ from ftcomm.protocol.messages import AllClosed, FatalDecision, Refused
 from ftcomm.protocol.position import Position
 from ftcomm_tracker.core.durable.attempts import GOES_ON
 from ftcomm_tracker.core.events import JobEnded
-from ftcomm_tracker.core.group_state import GroupState, JobState
+from ftcomm_tracker.core.group_state import GroupState
+from ftcomm_tracker.core.job_states import JobState
 from ftcomm_tracker.core.part import Part
 from ftcomm_tracker.core.standby.group_permits import end_without_store, must_record_end
 

@@ -9,7 +9,8 @@ from ftcomm.protocol.position import PRELUDE
 from ftcomm.recovery.replica_placement import keep_order, keep_stride
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.ending import end_with_error
-from ftcomm_tracker.core.group_state import GroupState, JobState, Members
+from ftcomm_tracker.core.group_state import GroupState, Members
+from ftcomm_tracker.core.job_states import JobState
 from ftcomm_tracker.core.mismatch_inquiry import Evidence, Inquiry, ranks_to_ask
 from ftcomm_tracker.core.plan import Decided, Facts, plan
 from ftcomm_tracker.core.recovery_record import Loss, OpenIncident
@@ -36,7 +37,7 @@ def begin_epoch(
     epoch = 1 + max(known)
     group.persist(epoch=epoch)
     group.close_incident(completed=False)
-    group.state = JobState.COLLECTING
+    group.enter("epoch", JobState.COLLECTING)
     group.epochs.begin_collecting()
     group.links.begin_collecting()
     if group.durable.first_nonces:  # before the first plan the group forms: nothing was broken
@@ -110,7 +111,7 @@ def try_plan(group: GroupState) -> None:
     group.epochs.heard_version(decision.frontier.version)
     if group.epochs.highest_version > group.durable.version:
         group.persist(version=group.epochs.highest_version)
-    group.state = JobState.RUNNING
+    group.enter("plan", JobState.RUNNING)
     group.epochs.grace_until = float("inf")
     group.epochs.in_force = group.durable.epoch
     group.links.begin_plan(group.now, REPAIRED_AFTER * group.settings.detect_within)

@@ -16,7 +16,6 @@ none.  Each object has one owner.  A copy of a roster by its
 parts is therefore a whole copy: no part is shared by two objects.
 """
 
-import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -52,6 +51,7 @@ from ftcomm_tracker.core.events import (
     StopAsked,
 )
 from ftcomm_tracker.core.group_formation import Forming, Launches
+from ftcomm_tracker.core.job_states import JOB_STATES, JobState
 from ftcomm_tracker.core.link_failures import Pairs
 from ftcomm_tracker.core.mismatch_inquiry import Inquiry
 from ftcomm_tracker.core.part import Part
@@ -65,17 +65,6 @@ SMALL_GROUP = 64  # workers up to whom all are looked at on every event: that co
 LOOK_S_PER_MEMBER = 1e-4
 MAX_FORMER = 256  # processes remembered; a launcher asks about one as soon as it has ended
 RECORD_S = 3.0  # a store that takes a record takes it by then; else people hear what is awaited
-
-
-class JobState(enum.Enum):
-    """State of the job; see the module's text."""
-
-    FORMING = "FORMING"
-    REBUILDING = "REBUILDING"
-    REATTACHING = "REATTACHING"
-    COLLECTING = "COLLECTING"
-    RUNNING = "RUNNING"
-    OVER = "OVER"
 
 
 @dataclass(slots=True)
@@ -485,7 +474,7 @@ class GroupState:
         elif durable.fatal_decision is not None or durable.final_version >= 0:
             self.over(now + settings.reattach_within)
         elif durable.places:
-            self.state = JobState.REATTACHING
+            self.enter("ranks in the journal", JobState.REATTACHING)
             self.epochs.reattach_by = now + settings.reattach_within
             self.members.empty_since = {
                 rank: now for rank in range(durable.world_size) if rank not in durable.closed_ranks
@@ -613,6 +602,10 @@ class GroupState:
         self.epochs.incidents = [*self.epochs.incidents[-99:], record.to_dict()]
         self.effects.append(IncidentClosed(record))
 
+    def enter(self, cause: str, state: JobState) -> None:
+        """Change to `state`, along an edge of `JOB_STATES`."""
+        self.state = JOB_STATES.take(self.state, cause, state)
+
     def step_down(self, reason: str, remedy: str = "") -> None:
         """End this tracker, and tell nobody anything: its workers look for another one."""
         self.effects.append(StepDown(reason, remedy))
@@ -620,11 +613,12 @@ class GroupState:
 
     def leave(self) -> None:
         """End this tracker at once: it tells nobody anything more."""
-        self.state, self.end.is_reported = JobState.OVER, True
+        self.enter("tracker leaves", JobState.OVER)
+        self.end.is_reported = True
 
     def over(self, until: float) -> None:
         """End the job; the tracker stays until then at most."""
-        self.state = JobState.OVER
+        self.enter("end", JobState.OVER)
         self.end.over_at = until
 
     def check_invariants(self) -> None:

@@ -2,16 +2,7 @@
 
 A pure core.  The server feeds `handle` with what happens on its connections and carries out the
 effects in order; a `Persist` is durable before any later effect (rule R13).  In steady state
-the roster only answers heartbeats.
-
-States::
-
-    FORMING      fewer workers than places have ever come
-    REBUILDING   the journal is lost, and what workers know is not yet enough
-    REATTACHING  a restarted tracker waits for its workers before it decides anything
-    COLLECTING   an epoch is announced; reports and replacements are awaited
-    RUNNING      a plan is out
-    OVER         a fatal decision, or all have closed
+the roster only answers heartbeats.  Its states are those of `job_states`.
 """
 
 from collections.abc import Callable
@@ -64,10 +55,10 @@ from ftcomm_tracker.core.group_state import (
     SMALL_GROUP,
     EpochState,
     GroupState,
-    JobState,
     Members,
     Peer,
 )
+from ftcomm_tracker.core.job_states import JobState
 from ftcomm_tracker.core.part import Part
 from ftcomm_tracker.core.patience_clock import DriverTime, PatienceClock
 from ftcomm_tracker.core.rebuild.decision import Rebuild

@@ -42,7 +42,8 @@ from ftcomm_tracker.core.durable.group_versions import MemberWrote, on_member_wr
 from ftcomm_tracker.core.ending import end_with_error, on_closed
 from ftcomm_tracker.core.epochs import begin_epoch, inquire, on_answer, try_plan, try_settle
 from ftcomm_tracker.core.events import Death, Died, GivenUp
-from ftcomm_tracker.core.group_state import GroupState, JobState, Members, Peer
+from ftcomm_tracker.core.group_state import GroupState, Members, Peer
+from ftcomm_tracker.core.job_states import JobState
 from ftcomm_tracker.core.mismatch_inquiry import Evidence, Side
 from ftcomm_tracker.core.recovery_record import Loss
 from ftcomm_tracker.core.relay_routing import awaited_in_a_collective, note_failed_pair

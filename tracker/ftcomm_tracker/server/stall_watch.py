@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import trio
 
 from ftcomm.protocol.position import START, Position
-from ftcomm_tracker.core.group_state import JobState
+from ftcomm_tracker.core.job_states import JobState
 from ftcomm_tracker.core.reporting.explain import explain
 from ftcomm_tracker.core.roster import Roster
 

@@ -23,7 +23,8 @@ from ftcomm_tracker.core.events import (
     SeriesPut,
     VersionPut,
 )
-from ftcomm_tracker.core.group_state import GroupState, JobState
+from ftcomm_tracker.core.group_state import GroupState
+from ftcomm_tracker.core.job_states import JobState
 
 MemberWrote = Marked | NextDigest | ObjectWritten | WriteFailed | RestoreFailed
 

@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 from ftcomm.errors import JobLostError, RankLostError
 from ftcomm.protocol.durable.store_messages import MarkVersion, WriteFailed
 from ftcomm_tracker.core.ending import PendingEnd, release_end
-from ftcomm_tracker.core.group_state import GroupState, JobState, Peer
+from ftcomm_tracker.core.group_state import GroupState, Peer
+from ftcomm_tracker.core.job_states import JobState
 from ftcomm_tracker.core.part import NEVER, Part, Row
 from ftcomm_tracker.core.reporting.store_words import newest_text
 

@@ -16,7 +16,8 @@ from ftcomm.config.plurals import counted
 from ftcomm.protocol.messages import Heartbeat
 from ftcomm.protocol.position import PRELUDE
 from ftcomm.protocol.spares.prefetch_messages import Prefetch, Prefetched
-from ftcomm_tracker.core.group_state import GroupState, JobState, Peer
+from ftcomm_tracker.core.group_state import GroupState, Peer
+from ftcomm_tracker.core.job_states import JobState
 from ftcomm_tracker.core.part import Part, Row
 
 RETRY_S = 4.0  # after a fetch that brought nothing: its member has died, or keeps a lazy state

@@ -25,7 +25,8 @@ from ftcomm_tracker.core.events import (
     StoreSeen,
     Superseded,
 )
-from ftcomm_tracker.core.group_state import GroupState, JobState, Members
+from ftcomm_tracker.core.group_state import GroupState, Members
+from ftcomm_tracker.core.job_states import JobState
 from ftcomm_tracker.core.rebuild.decision import (
     MAX_EPOCH,
     MAX_GENERATION,
@@ -78,7 +79,8 @@ def must_rebuild(group: GroupState, event: Event) -> bool:
 
 def begin_rebuilding(group: GroupState, rebuild: Rebuild) -> None:
     """Hear workers before anything is decided; those that have joined meanwhile wait too."""
-    group.state, group.rebuild = JobState.REBUILDING, rebuild
+    group.enter("journal lost", JobState.REBUILDING)
+    group.rebuild = rebuild
     if rebuild.standby is None:
         rebuild.remind_at = group.now + REMIND_EVERY_S
     rebuild.generation = max(rebuild.generation, group.generation)
@@ -130,7 +132,8 @@ def tell_waiting(group: GroupState) -> None:
 
 def end_rebuilding(group: GroupState, rebuild: Rebuild) -> None:
     """Form a group after all: no worker that knew a plan is here any more."""
-    group.state, group.rebuild = JobState.FORMING, None
+    group.enter("no plan known", JobState.FORMING)
+    group.rebuild = None
     for conn, hello in rebuild.waiting.items():
         on_joined(group, conn, hello)
 

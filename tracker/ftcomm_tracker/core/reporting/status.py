@@ -15,7 +15,8 @@ from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import signature_text
 from ftcomm_tracker.core.all_parts import PARTS
 from ftcomm_tracker.core.group_formation import MAX_ROWS, missing_list, missing_workers
-from ftcomm_tracker.core.group_state import GroupState, JobState, Peer
+from ftcomm_tracker.core.group_state import GroupState, Peer
+from ftcomm_tracker.core.job_states import JobState
 from ftcomm_tracker.core.relay_routing import failing_rows, route_rows
 from ftcomm_tracker.core.reporting.lost_hosts import MAX_NAMED, host_text
 from ftcomm_tracker.core.reporting.store_words import store_line

@@ -45,7 +45,8 @@ def hold(group: GroupState, rebuild: Rebuild, conn: int, hello: Hello) -> None:
 
 def lose_claim(group: GroupState, rebuild: Rebuild, standby: Standby) -> None:
     """Wait again, since another tracker may lead; its workers dial anew."""
-    standby.phase, standby.claim = Phase.WAITING, None
+    standby.enter("another one leads", Phase.WAITING)
+    standby.claim = None
     rebuild.answers = {}
     send_away(group, rebuild)
 
@@ -77,10 +78,12 @@ def hear_store(group: GroupState, rebuild: Rebuild, event: StoreSeen | Claimed) 
             if standby.sends_away:
                 send_away(group, rebuild)
         case Claimed(None):  # it was made from what is old by now
-            standby.phase, standby.chain = Phase.WAITING, None
+            standby.enter("another record was first", Phase.WAITING)
+            standby.chain = None
         case Claimed(record):
             assert record is not None
-            standby.phase, standby.claim, standby.claimed_at = Phase.ASKING, record, group.now
+            standby.enter("claim is there", Phase.ASKING)
+            standby.claim, standby.claimed_at = record, group.now
             rebuild.generation = record.generation
             group.note("warning", f"this tracker leads the job, in generation {record.generation}")
             for conn in rebuild.waiting:
@@ -103,13 +106,13 @@ def advance(group: GroupState, rebuild: Rebuild, standby: Standby) -> GroupState
         return _ended(group, rebuild, standby)
     if standby.has_nothing_to_take_up:
         if standby.is_silent:
-            standby.phase = Phase.CLAIMING
+            standby.enter("nobody leads", Phase.CLAIMING)
             send_away(group, rebuild)  # they come back to the attempt
             group.effects.append(StartAttempt())
         return None
     record = standby.next_claim(rebuild.waiting.values(), group.now)
     if record is not None:
-        standby.phase = Phase.CLAIMING
+        standby.enter("nobody leads", Phase.CLAIMING)
         group.effects.append(PutClaim(record, chain.length))
     return None
 

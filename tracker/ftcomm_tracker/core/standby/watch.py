@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from ftcomm.config.job_settings import JobSettings
+from ftcomm.config.state_table import StateTable
 from ftcomm.durable.records import EpochMember, EpochRecord
 from ftcomm.errors import RolledBackError
 from ftcomm.protocol.messages import Hello, KnownRoster, RosterEntry
@@ -34,6 +35,14 @@ class Phase(enum.Enum):
     WAITING = "WAITING"  # another one leads, or no worker has come
     CLAIMING = "CLAIMING"  # its claim, or the record of the next attempt, is on its way
     ASKING = "ASKING"  # it leads, and asks a worker for the job's settings
+
+
+PHASES = StateTable(
+    (Phase.WAITING, "nobody leads", Phase.CLAIMING),
+    (Phase.CLAIMING, "claim is there", Phase.ASKING),
+    (Phase.CLAIMING, "another record was first", Phase.WAITING),
+    (Phase.ASKING, "another one leads", Phase.WAITING),
+)
 
 
 @dataclass(slots=True)
@@ -110,6 +119,10 @@ class Standby:
         self.calls = {p: c for p, c in self.calls.items() if now < c[1] + CALL_EVERY_S}
         first, _ = self.calls.get(process, (now, now))
         self.calls[process] = (first, now)
+
+    def enter(self, cause: str, phase: Phase) -> None:
+        """Change to `phase`, along an edge of `PHASES`."""
+        self.phase = PHASES.take(self.phase, cause, phase)
 
     def next_claim(self, hellos: Collection[Hello], now: float) -> EpochRecord | None:
         """The record by which this tracker would lead; None while another one may.
