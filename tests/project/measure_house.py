@@ -91,6 +91,7 @@ PRODUCT_LINES = {
         (15505, "one table of the kinds of faults, one text of a session's report"),
         (15520, "direct exchanges of simulated ranks"),
         (15526, "reductions of two levels of simulated ranks"),
+        (16840, "a second simulator, which runs the drivers: its virtual kernel"),
     ],
 }
 # Optional matters of the two cores. A module outside that imports one must change with it.

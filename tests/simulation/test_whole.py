@@ -1,0 +1,233 @@
+"""The whole simulator: one trio run, a virtual kernel, and processes that die at any instant."""
+
+import contextlib
+import functools
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from ftcomm_chaos.whole import guards, trio_internals
+from ftcomm_chaos.whole.network import VirtualKernel
+from ftcomm_chaos.whole.threads import VirtualEvent, VirtualLock, VirtualThread, block
+from ftcomm_chaos.whole.world import StuckError, VirtualProcess, VirtualWorld, current
+
+SERVER = ("10.0.0.1", 7000)
+
+
+def test_trio_has_the_private_names_that_a_world_needs() -> None:
+    assert trio_internals.missing() == []
+
+
+async def receive(stream: trio.SocketStream, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        more = await stream.receive_some()
+        if not more:
+            raise trio.BrokenResourceError
+        data += more
+    return data
+
+
+class Echo:
+    """A server and its clients, over trio's own streams."""
+
+    def __init__(self, seed: int, clients: int = 3) -> None:
+        self.world = VirtualWorld(seed, tracing=True)
+        self.kernel = VirtualKernel(self.world)
+        self.clients = clients
+        self.answers: dict[str, list[bytes]] = {}
+        self.ends: list[str] = []
+
+    def run(self, *faults: tuple[float, Callable[["Echo"], object]], until: float = 10) -> str:
+        async def main() -> None:
+            trio.socket.set_custom_socket_factory(self.kernel)
+            self.server = self.process("server", SERVER[0], self.serve)
+            for number in range(self.clients):
+                self.process(f"client {number}", f"10.0.1.{number}", self.ask)
+            for when, fault in faults:
+                self.world.at(when, fault, self)
+            await self.world.elapse(until)
+
+        guards.install()
+        self.world.run(main)
+        return self.world.digest
+
+    def process(
+        self, name: str, host: str, body: Callable[[], Awaitable[object]]
+    ) -> VirtualProcess:
+        process = VirtualProcess(self.world, name, host)
+        process.start(body)
+        return process
+
+    def cut_after(self, count: int) -> None:
+        for end in self.kernel.connections:
+            end.left = count
+
+    async def serve(self) -> None:
+        async def echo(stream: trio.SocketStream) -> None:
+            with contextlib.suppress(trio.BrokenResourceError):
+                async for data in stream:
+                    await stream.send_all(data)
+
+        await trio.serve_tcp(echo, SERVER[1], host=SERVER[0])
+
+    async def ask(self) -> None:
+        answers = self.answers.setdefault(current().name, [])
+        try:
+            stream = await trio.open_tcp_stream(*SERVER)
+            for number in range(5):
+                data = f"{current().name} {number}".encode() * 1000
+                await stream.send_all(data)
+                answers.append(await receive(stream, len(data)))
+            self.ends.append("well")
+        except (trio.BrokenResourceError, OSError) as error:
+            self.ends.append(type(error).__name__)
+
+
+def test_streams_of_trio_run_over_the_virtual_kernel() -> None:
+    echo = Echo(1)
+    echo.run()
+    assert echo.ends == ["well"] * 3
+    assert {len(answers) for answers in echo.answers.values()} == {5}
+
+
+@pytest.mark.parametrize(
+    ("fault", "ends"),
+    [
+        (lambda echo: echo.server.kill(), {"BrokenResourceError"}),
+        (lambda echo: [end.cut() for end in echo.kernel.connections], {"BrokenResourceError"}),
+        (lambda echo: [end.silence() for end in echo.kernel.connections], set()),
+        (lambda echo: echo.server.stop(5), {"well"}),
+        (lambda echo: echo.cut_after(9), {"BrokenResourceError"}),
+    ],
+    ids=["killed", "cut", "silent", "stopped", "cut at a byte"],
+)
+def test_a_fault_has_the_end_that_a_kernel_gives_it(
+    fault: Callable[[Echo], object], ends: set[str]
+) -> None:
+    echo = Echo(2)
+    echo.run((0.03, fault))
+    assert set(echo.ends) == ends
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    def fault(echo: Echo) -> None:
+        echo.server.stop(0.5)
+        echo.kernel.connections[0].cut()
+
+    digests = [Echo(seed).run((0.05, fault)) for seed in (3, 3, 4)]
+    assert digests[0] == digests[1] != digests[2]
+
+
+def run_process(body: Callable[[], object], seed: int = 0, until: float = 10) -> VirtualWorld:
+    """One process, whose body runs as a thread."""
+    world = VirtualWorld(seed)
+    guards.install()
+
+    async def main() -> None:
+        async def run() -> None:
+            thread = VirtualThread(target=body)
+            thread.start()
+            await thread.over.wait()
+            if thread.error is not None:
+                raise thread.error
+
+        VirtualProcess(world, "process", "10.0.0.1").start(run)
+        await world.elapse(until)
+
+    world.run(main)
+    return world
+
+
+def test_a_stopped_process_sees_its_timers_late() -> None:
+    world, woken = VirtualWorld(0), []
+
+    async def main() -> None:
+        async def sleep() -> None:
+            await world.elapse(1)
+            woken.append(world.now)
+
+        process = VirtualProcess(world, "process", "10.0.0.1")
+        process.start(sleep)
+        world.at(0.5, process.stop, 3.0)
+        await world.elapse(10)
+
+    world.run(main)
+    assert woken == [3.5]
+
+
+def test_no_finally_of_a_killed_process_runs_before_the_world_is_over() -> None:
+    world, seen = VirtualWorld(0), []
+
+    async def main() -> None:
+        async def sleep() -> None:
+            try:
+                await trio.sleep_forever()
+            finally:
+                seen.append(world.is_over)
+
+        process = VirtualProcess(world, "process", "10.0.0.1")
+        process.start(sleep)
+        world.at(0.5, process.kill)
+        await world.elapse(10)
+        assert seen == []
+
+    world.run(main)
+    assert seen == [True]
+
+
+def test_threads_run_one_at_a_time_in_virtual_time() -> None:
+    lock, steps = VirtualLock(), []
+
+    def body() -> None:
+        event = VirtualEvent()
+
+        def other() -> None:
+            with lock:
+                steps.append("other")
+            event.wait()
+            steps.append("told")
+
+        thread = VirtualThread(target=other)
+        with lock:
+            thread.start()
+            block(functools.partial(current().world.elapse, 1.0))
+            steps.append("first")
+        block(functools.partial(current().world.elapse, 1.0))
+        event.set()
+        thread.join()
+        steps.append("joined")
+
+    run_process(body)
+    assert steps == ["first", "other", "told", "joined"]
+
+
+@pytest.mark.parametrize(
+    ("act", "error"),
+    [
+        (trio.current_time, RuntimeError),
+        (trio.lowlevel.current_trio_token, RuntimeError),
+        (socket.socket, guards.RealEffectError),
+        (lambda: Path("/tmp/of-a-virtual-process").write_text("x"), guards.RealEffectError),
+    ],
+    ids=["time", "token", "socket", "file"],
+)
+def test_what_a_users_thread_may_not_do_is_refused(
+    act: Callable[[], object], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        run_process(act)
+
+
+def test_tasks_that_wait_for_no_time_are_stuck() -> None:
+    world = VirtualWorld(0)
+
+    async def main() -> None:
+        while True:
+            await trio.lowlevel.checkpoint()
+
+    with pytest.raises(StuckError):
+        world.run(main)
