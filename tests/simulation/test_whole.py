@@ -3,13 +3,17 @@
 import contextlib
 import functools
 import socket
+import threading
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 import trio
 
-from ftcomm_chaos.whole import guards, trio_internals
+from ftcomm.control import thread
+from ftcomm_chaos.whole import guards, seams, trio_internals
+from ftcomm_chaos.whole.job import WholeJob
 from ftcomm_chaos.whole.network import VirtualKernel
 from ftcomm_chaos.whole.threads import VirtualEvent, VirtualLock, VirtualThread, block
 from ftcomm_chaos.whole.world import StuckError, VirtualProcess, VirtualWorld, current
@@ -122,10 +126,8 @@ def test_the_same_seed_is_the_same_run() -> None:
     assert digests[0] == digests[1] != digests[2]
 
 
-def run_process(body: Callable[[], object], seed: int = 0, until: float = 10) -> VirtualWorld:
-    """One process, whose body runs as a thread."""
-    world = VirtualWorld(seed)
-    guards.install()
+def world_of(world: VirtualWorld, body: Callable[[], object]) -> None:
+    """Run a world with one process, whose body is a thread."""
 
     async def main() -> None:
         async def run() -> None:
@@ -136,10 +138,10 @@ def run_process(body: Callable[[], object], seed: int = 0, until: float = 10) ->
                 raise thread.error
 
         VirtualProcess(world, "process", "10.0.0.1").start(run)
-        await world.elapse(until)
+        await world.elapse(10)
 
+    guards.install()
     world.run(main)
-    return world
 
 
 def test_a_stopped_process_sees_its_timers_late() -> None:
@@ -201,7 +203,7 @@ def test_threads_run_one_at_a_time_in_virtual_time() -> None:
         thread.join()
         steps.append("joined")
 
-    run_process(body)
+    world_of(VirtualWorld(0), body)
     assert steps == ["first", "other", "told", "joined"]
 
 
@@ -219,7 +221,7 @@ def test_what_a_users_thread_may_not_do_is_refused(
     act: Callable[[], object], error: type[Exception]
 ) -> None:
     with pytest.raises(error):
-        run_process(act)
+        world_of(VirtualWorld(0), act)
 
 
 def test_tasks_that_wait_for_no_time_are_stuck() -> None:
@@ -231,3 +233,34 @@ def test_tasks_that_wait_for_no_time_are_stuck() -> None:
 
     with pytest.raises(StuckError):
         world.run(main)
+
+
+def test_a_real_thread_of_a_virtual_process_is_refused() -> None:
+    """Python 3.11 tells no audit hook of it."""
+    world = VirtualWorld(0)
+    with (
+        seams.virtual(VirtualKernel(world)),
+        pytest.raises(guards.RealEffectError, match="thread"),
+    ):
+        world_of(world, threading.Thread(target=print).start)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_job_of_real_drivers_ends_with_the_results_of_its_script(seed: int) -> None:
+    job = WholeJob(seed).run()
+    assert job.ending == "finished"
+    assert job.finished == {f"w{number}" for number in range(job.script.size)}
+    assert job.counters["results"] == job.script.size * len(job.script.expected)
+    assert job.counters["epochs"] == 1
+
+
+def test_a_seed_of_a_job_is_one_run() -> None:
+    """Nothing may depend on what ran before in this process, nor on the clock."""
+    digests = [WholeJob(seed).run().world.digest for seed in (2, 4, 4, 2)]
+    assert digests[:2] == digests[:1:-1]
+    assert digests[0] != digests[1]
+
+
+def test_the_product_has_its_own_modules_again_behind_a_run() -> None:
+    WholeJob(0).run()
+    assert (thread.trio, thread.threading, thread.time) == (trio, threading, time)

@@ -8,6 +8,8 @@ imported late are read all the same.
 import functools
 import os
 import sys
+import threading
+from collections.abc import Callable
 from typing import Any
 
 from ftcomm_chaos.whole.world import CURRENT
@@ -54,6 +56,17 @@ def _look(event: str, args: tuple[Any, ...]) -> None:
         if not isinstance(flags, int) or not flags & _WRITING or "__pycache__" in str(path):
             return
     raise RealEffectError(f"{CURRENT.get()} has asked for {event} {args!r:.200}")
+
+
+def start_of_real_thread(start: Callable[..., None]) -> Callable[..., None]:
+    """`threading.Thread.start`, refused in a virtual process: Python 3.11 tells no hook."""
+
+    def guarded(thread: threading.Thread) -> None:
+        if CURRENT.get() is not None:
+            raise RealEffectError(f"{CURRENT.get()} has asked for the thread {thread.name}")
+        start(thread)
+
+    return guarded
 
 
 _WATCHED = frozenset((*REFUSED, "open"))

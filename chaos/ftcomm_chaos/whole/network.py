@@ -27,7 +27,7 @@ EVERYWHERE = "0.0.0.0"  # noqa: S104 - nothing listens
 Address = tuple[str, int]
 
 
-class VirtualKernel:
+class VirtualKernel(trio.abc.SocketFactory):
     """Descriptors, and the network of one world.
 
     Attributes:
@@ -48,7 +48,12 @@ class VirtualKernel:
         self.things[fd] = thing
         return fd
 
-    def socket(self, family: int, _type: int, _proto: int) -> "VirtualSocket":
+    def socket(
+        self,
+        family: int = socket.AF_INET,
+        type: int = 0,  # noqa: A002, ARG002 - trio's names
+        proto: int = 0,  # noqa: ARG002 - likewise
+    ) -> "VirtualSocket":
         """Make a socket; trio calls this."""
         return VirtualSocket(self, current(), socket.AddressFamily(family))
 
@@ -160,7 +165,7 @@ class ConnectionEnd(Descriptor):
             self._send(self._arrive, bytes(data[:count]))
         return count
 
-    def _send(self, arrive: Callable[..., None], *args: bytes) -> None:
+    def _send(self, arrive: Callable[..., None], *args: object) -> None:
         self.arrives_at = max(self.world.now + self.world.transit(), self.arrives_at)
         self.world.at(self.arrives_at, arrive, *args)
 
@@ -177,7 +182,7 @@ class ConnectionEnd(Descriptor):
             peer.inbox += data
             peer.changed()
         elif peer.is_closed and not self.error:  # the RST of a kernel without that connection
-            self.world.after(self.world.transit(), self.learn, errno.ECONNRESET)
+            peer._send(self.learn, errno.ECONNRESET)
         if self.left == 0:
             self.left = None
             self.cut()
@@ -211,7 +216,7 @@ class ConnectionEnd(Descriptor):
         self.is_closed = True
         del self.owner.open[self]
         if self.inbox and not self.error and not self.is_silent:
-            self.world.after(self.world.transit(), self.peer.learn, errno.ECONNRESET)
+            self._send(self.peer.learn, errno.ECONNRESET)
         else:
             self.end_writing()
         self.changed()
@@ -219,11 +224,10 @@ class ConnectionEnd(Descriptor):
     # --- what the network does ----------------------------------------------------------------
 
     def learn(self, error: int) -> None:
-        """The connection is lost, and this end hears of it."""
+        """The connection is lost, and this end hears of it; it can read what came before."""
         if not self.error and not self.is_closed:
             self.world.note(self.name, "reset")
             self.error = error
-            self.inbox.clear()
             self.changed()
 
     def cut(self) -> None:

@@ -99,6 +99,7 @@ class VirtualThread:
         self.error: BaseException | None = None
         self.locks = 0
         self._is_started = False
+        self.process.threads.append(self)
         self._turn: Turn
 
     ident = property(id)

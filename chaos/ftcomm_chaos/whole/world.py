@@ -174,6 +174,7 @@ class VirtualProcess:
     Attributes:
         held: tasks that would run if the process were not stopped or dead.
         open: what the kernel closes at its end.
+        threads: all that were made in it.
         how: it ended; empty while it runs.
         on_exit: called at its end.
         data: what the seams keep for it.
@@ -185,6 +186,7 @@ class VirtualProcess:
         self.is_dead = self.is_stopped = False
         self.held: list[Task] = []
         self.open: dict[Closable, None] = {}
+        self.threads: list[Any] = []
         self.how = ""
         self.on_exit: Callable[[VirtualProcess], object] = lambda _process: None
         self.data: dict[str, Any] = {}

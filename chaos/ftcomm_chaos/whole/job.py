@@ -1,0 +1,296 @@
+"""One job: the real tracker and the real workers, each a virtual process, and the user's script."""
+
+import functools
+import logging
+import sqlite3
+import tempfile
+import zlib
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import trio
+
+from ftcomm.collectives.selection import tables_digest
+from ftcomm.communicator import Communicator
+from ftcomm.config.environment import WorkerOptions
+from ftcomm.control.hub import Hub
+from ftcomm.control.thread import ControlThread
+from ftcomm.engine.engine import DistributedEngine
+from ftcomm.recovery.machine import Identity, MachineLimits, WorkerMachine
+from ftcomm_chaos.sim.scenario import Conditions, draw_conditions
+from ftcomm_chaos.sim.world import Violation
+from ftcomm_chaos.whole import seams, threads
+from ftcomm_chaos.whole.network import VirtualKernel
+from ftcomm_chaos.whole.world import VirtualProcess, VirtualWorld
+from ftcomm_tracker.core.durable_state import Durable
+from ftcomm_tracker.core.roster import Roster
+from ftcomm_tracker.server import job_id
+from ftcomm_tracker.server.connections.listener import open_listener
+from ftcomm_tracker.server.journal import FILE_NAME, Journal
+from ftcomm_tracker.server.journal_file import create, transaction
+from ftcomm_tracker.server.server import Server
+from ftcomm_tracker.server.token_file import TokenFile
+
+TOKEN = b"0" * 64
+TRACKER = ("10.0.0.1", 7000)
+NOWHERE = Path("/nonexistent")
+COUNTS = (3, 40, 2000, 100_000)  # elements of an input
+KINDS = ("allreduce", "allreduce", "allgather", "broadcast")
+RANKS = 4  # at most: a rank costs two threads
+REMAINDER = 1000.0  # so small that all sums are exact
+
+
+@functools.cache
+def empty_journal() -> bytes:
+    """The file that a new tracker makes."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / FILE_NAME
+        create(path)
+        return path.read_bytes()
+
+
+class TrackerDisk:
+    """The journal's file in memory, which outlives its trackers."""
+
+    def __init__(self) -> None:
+        self._database = sqlite3.connect(":memory:", isolation_level=None)
+        self._database.deserialize(empty_journal())
+
+    def open(self) -> Journal:
+        """Open the journal and take the next generation, as `Journal.open`."""
+        database = self._database
+        with transaction(database):
+            database.execute("UPDATE tracker SET generation = generation + 1")
+            (generation,) = database.execute("SELECT generation FROM tracker").fetchone()
+        return Journal(NOWHERE / FILE_NAME, database, int(generation))
+
+    def close(self) -> None:
+        self._database.close()
+
+
+class TrainingScript:
+    """The user's script: calls whose inputs follow from what came before, and their results."""
+
+    def __init__(self, conditions: Conditions, rng: Any) -> None:
+        self.size = conditions.world_size
+        self.versions = rng.randrange(1, 4)
+        self.calls = [(rng.choice(KINDS), rng.choice(COUNTS)) for _ in range(rng.randrange(4, 9))]
+        self.expected: dict[tuple[int, int], int] = {}
+        weights = 0.0
+        for version in range(self.versions):
+            for number, (kind, count) in enumerate(self.calls):
+                inputs = [self.source(rank, count, version, weights) for rank in range(self.size)]
+                if kind == "broadcast":
+                    result = inputs[number % self.size]
+                else:
+                    result = np.sum(inputs, axis=0) if kind == "allreduce" else np.stack(inputs)
+                self.expected[version, number] = zlib.crc32(result.tobytes())
+                weights = self.step(weights, result)
+        self.weights = weights
+
+    @staticmethod
+    def source(rank: int, count: int, version: int, weights: float) -> Any:
+        """The input of one rank: whole numbers, whose sums are exact in any order."""
+        return np.arange(count, dtype=np.float64) * (rank + 1) + version + weights
+
+    @staticmethod
+    def step(weights: float, result: Any) -> float:
+        """The state behind a result."""
+        return float((weights + result.flat[1]) % REMAINDER)
+
+    def call(self, comm: Communicator, number: int, version: int, weights: float) -> Any:
+        """Make a call of the script."""
+        kind, count = self.calls[number]
+        source = self.source(comm.rank, count, version, weights)
+        if kind == "allreduce":
+            return comm.allreduce(source)
+        if kind == "allgather":
+            return comm.allgather(source)
+        return comm.broadcast(source, root=number % self.size)
+
+
+class WholeJob:
+    """One job of one seed.
+
+    Attributes:
+        finished: worker ids whose script has come to its end.
+        counters: what has happened.
+        workers: the newest process by worker id.
+        tracker: its newest process.
+        ending: how the job ended, in a word.
+    """
+
+    def __init__(self, seed: int, *, tracing: bool = False) -> None:
+        self.seed = seed
+        conditions = draw_conditions(seed, faulty=False, durable=False)
+        size = max(2, min(conditions.world_size, RANKS))
+        settings = replace(conditions.settings, transport="tcp")
+        self.conditions = replace(conditions, world_size=size, settings=settings)
+        self.world = VirtualWorld(seed, tracing=tracing)
+        self.world.transit_s = conditions.transit_s
+        self.kernel = VirtualKernel(self.world)
+        self.script = TrainingScript(self.conditions, self.world.rng)
+        self.counters: Counter[str] = Counter()
+        self.finished: set[str] = set()
+        self.ending = ""
+        self.workers: dict[str, VirtualProcess] = {}
+        self.tracker: VirtualProcess
+        self._disk = TrackerDisk()
+        self._over: trio.Event
+
+    def run(self) -> "WholeJob":
+        """Run the job to its end; raises Violation, or what a process should not have raised."""
+        disabled = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)
+        try:
+            with seams.virtual(self.kernel):
+                self.world.run(self._main)
+        finally:
+            logging.disable(disabled)
+            self._disk.close()
+        return self
+
+    async def _main(self) -> None:
+        trio.socket.set_custom_socket_factory(self.kernel)
+        self._over = trio.Event()
+        self._start_tracker()
+        for number in range(self.script.size):
+            self.world.after(self.world.between(0.0, 0.3), self._start_worker, f"w{number}")
+        with trio.move_on_after(self.conditions.quiet_s):
+            await self._over.wait()
+        if not self._over.is_set():
+            raise Violation(f"nothing has ended by {self.world.now:.0f} s: {self._missing()}")
+
+    def _missing(self) -> str:
+        running = sorted(set(self.workers) - self.finished)
+        return f"{', '.join(running)} still run; the job: {self.ending or 'no end'}"
+
+    # --- the tracker --------------------------------------------------------------------------
+
+    def _start_tracker(self) -> None:
+        process = self.tracker = VirtualProcess(self.world, "tracker", TRACKER[0])
+        process.on_exit = self._tracker_ended
+        process.start(self._serve)
+
+    def _tracker_ended(self, process: VirtualProcess) -> None:
+        if process.how != "ends":
+            self.world.after(self.world.between(0.1, 1.5), self._start_tracker)
+        self._note_end()
+
+    async def _serve(self) -> None:
+        """As `open_job` opens a job without a store."""
+        listener = await open_listener(*TRACKER)
+        journal, settings = self._disk.open(), self.conditions.settings
+        document = journal.load()
+        if document is None:
+            wire = settings.to_wire()
+            durable = Durable.fresh(job_id.draw_job_id(), self.script.size, wire)
+            journal.write(durable.to_wire())
+        else:
+            durable = Durable.from_wire(document)
+        roster = Roster(
+            settings,
+            durable,
+            generation=journal.generation,
+            now=self.world.now,
+            tracker=self.world.rng.randbytes(16),
+        )
+        server = Server(roster, journal, TokenFile(NOWHERE / "token", TOKEN), listener)
+        outcome = await server.run()
+        self.ending = outcome.error or "finished"
+        self.world.note("the job has ended:", self.ending)
+
+    # --- workers ------------------------------------------------------------------------------
+
+    def _start_worker(self, worker_id: str) -> None:
+        if worker_id in self.finished:
+            return
+        process = VirtualProcess(self.world, worker_id, f"10.0.1.{int(worker_id[1:]) + 1}")
+        self.workers[worker_id] = process
+        process.on_exit = self._worker_ended
+        self.counters["processes"] += 1
+        process.start(functools.partial(self._work, process))
+
+    def _worker_ended(self, process: VirtualProcess) -> None:
+        worker_id = process.name
+        if self.workers[worker_id] is not process:
+            return
+        if process.how == "ends" and process.data["error"] is None:
+            self.finished.add(worker_id)
+        else:
+            self.world.after(
+                self.world.between(0.05, self.conditions.restart_s), self._start_worker, worker_id
+            )
+        self._note_end()
+
+    def _note_end(self) -> None:
+        if len(self.finished) == self.script.size and self.ending:
+            self._over.set()
+
+    async def _work(self, process: VirtualProcess) -> None:
+        thread = threads.VirtualThread(target=lambda: self._run_script(process), name="user")
+        thread.start()
+        await thread.over.wait()
+        process.data["error"] = error = thread.error
+        if error is not None:
+            raise error
+
+    def _join(self, process: VirtualProcess) -> Communicator:
+        """As `ftcomm.join` does, without what belongs to the real process."""
+        timeout = self.conditions.tracker_timeout
+        options = WorkerOptions(
+            routes=(TRACKER,),
+            worker_id=process.name,
+            connect_timeout=timeout,
+            tracker_timeout=timeout,
+            host=process.host,
+        )
+        identity = Identity(
+            worker_id=process.name,
+            nonce=self.world.rng.randbytes(16),
+            host=process.host,
+            address="",
+            port=0,
+            tables=tables_digest(),
+            asked=(),
+            pid=process.number + 100,
+            start=0,
+            group=0,
+        )
+        limits = MachineLimits(tracker_timeout=timeout)
+        hub = Hub(WorkerMachine(identity, limits, now=self.world.now), options, TOKEN)
+        control = ControlThread(hub)
+        control.start()
+        engine = DistributedEngine(hub, control)
+        engine.wait_until_member()
+        return Communicator(engine, process.name)
+
+    def _run_script(self, process: VirtualProcess) -> None:
+        comm, script, world = self._join(process), self.script, self.world
+        version, state = comm.load_checkpoint({"weights": 0.0})
+        weights = state["weights"]
+        while version < script.versions:
+            for number in range(len(script.calls)):
+                process.must_live()
+                result = script.call(comm, number, version, weights)
+                self._check(version, number, zlib.crc32(result.tobytes()))
+                weights = script.step(weights, result)
+                pause = functools.partial(world.elapse, world.between(0.0, self.conditions.think_s))
+                threads.block(pause)
+            version = comm.checkpoint({"weights": weights})
+        if weights != script.weights:
+            raise Violation(f"{process} ends with {weights}, not with {script.weights}")
+        comm.close()
+        stats = comm.stats()
+        self.counters["fetched"] += stats.fetched
+        self.counters["replayed"] += stats.replays
+        self.counters["epochs"] = max(self.counters["epochs"], stats.epochs)
+
+    def _check(self, version: int, number: int, result: int) -> None:
+        self.world.note("result", version, number, result)
+        self.counters["results"] += 1
+        if result != self.script.expected[version, number]:
+            raise Violation(f"call {number} of version {version} has another result")
