@@ -1,6 +1,7 @@
 """``ftcomm-chaos``: break a job, and judge what its processes have recorded.
 
-In a checkout it has two commands more, for those who work on ftcomm itself: `sim` and `explore`.
+In a checkout it has three commands more, for those who work on ftcomm itself: `sim`, `whole` and
+`explore`.
 """
 
 import importlib
@@ -21,7 +22,7 @@ def main() -> None:
 
 main.add_command(run)
 main.add_command(check)
-for name in ("sim", "explore"):  # an installed package has neither
+for name in ("sim", "whole", "explore"):  # an installed package has none
     module = f"ftcomm_chaos.commands.{name}"
     if importlib.util.find_spec(module) is not None:
         main.add_command(getattr(importlib.import_module(module), name))

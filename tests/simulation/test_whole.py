@@ -2,18 +2,26 @@
 
 import contextlib
 import functools
+import os
+import re
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import trio
+from click.testing import CliRunner
 
 from ftcomm.control import thread
+from ftcomm_chaos.cli import main
 from ftcomm_chaos.whole import guards, seams, trio_internals
-from ftcomm_chaos.whole.job import WholeJob
+from ftcomm_chaos.whole.faults import KINDS, DueFault
+from ftcomm_chaos.whole.job import TrainingScript, WholeJob
 from ftcomm_chaos.whole.network import VirtualKernel
 from ftcomm_chaos.whole.threads import VirtualEvent, VirtualLock, VirtualThread, block
 from ftcomm_chaos.whole.world import StuckError, VirtualProcess, VirtualWorld, current
@@ -247,7 +255,7 @@ def test_a_real_thread_of_a_virtual_process_is_refused() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_job_of_real_drivers_ends_with_the_results_of_its_script(seed: int) -> None:
-    job = WholeJob(seed).run()
+    job = WholeJob(seed, plan=[]).run()
     assert job.ending == "finished"
     assert job.finished == {f"w{number}" for number in range(job.script.size)}
     assert job.counters["results"] == job.script.size * len(job.script.expected)
@@ -264,3 +272,67 @@ def test_a_seed_of_a_job_is_one_run() -> None:
 def test_the_product_has_its_own_modules_again_behind_a_run() -> None:
     WholeJob(0).run()
     assert (thread.trio, thread.threading, thread.time) == (trio, threading, time)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_a_job_survives_one_fault_of_each_kind(kind: str) -> None:
+    """The seed's processes tell where they are, so that there are points to die at."""
+    job = WholeJob(6, plan=[DueFault(100, kind)])
+    job.has_points = True
+    job.run()
+    assert job.faults.fired == [kind]
+    assert job.ending in {"finished", "JobLostError"}
+
+
+def test_a_crash_is_survived_by_what_the_others_have() -> None:
+    job = WholeJob(3, plan=[DueFault(150, "crash")]).run()
+    assert (job.ending, job.counters["processes"]) == ("finished", job.script.size + 1)
+    assert job.counters["fetched"] > 0
+
+
+def test_the_rules_hold_in_seeds() -> None:
+    done = CliRunner().invoke(main, ["whole", "--seeds", "0:24"])
+    assert (done.exit_code, done.output.splitlines()[-1]) == (0, "all rules held"), done.output
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("share", range(6))
+def test_the_rules_hold_in_many_seeds(share: int) -> None:
+    seeds = f"{100 * share + 24}:{100 * share + 124}"
+    done = CliRunner().invoke(main, ["whole", "--seeds", seeds])
+    assert (done.exit_code, done.output.splitlines()[-1]) == (0, "all rules held"), done.output
+
+
+def test_a_broken_rule_is_told_with_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call with another result stands for a defect of the product."""
+    monkeypatch.setattr(TrainingScript, "call", lambda *_: np.ones(3))
+    done = CliRunner().invoke(main, ["whole", "--seeds", "3", "--stop-after", "1"])
+    lines = done.output.splitlines()
+    assert done.exit_code == 1
+    assert any(re.fullmatch(r"[0-9.]+ result 0 0 \d+", line) for line in lines)
+    assert "  again with: ftcomm-chaos whole --seeds 3 --trace" in lines
+    assert lines[-1].startswith("seed 3: Violation: ")
+
+
+@pytest.mark.parametrize("seeds", ["0:0", "x", "3:y"])
+def test_seeds_that_show_nothing_are_refused(seeds: str) -> None:
+    assert CliRunner().invoke(main, ["whole", "--seeds", seeds]).exit_code in {2, 3}
+
+
+@pytest.mark.smoke
+@pytest.mark.process
+def test_a_seed_is_one_run_under_every_hash_seed() -> None:
+    command = [sys.executable, "-m", "ftcomm_chaos", "whole", "--seeds", "0:4", "--digest"]
+    path = os.pathsep.join(part for part in sys.path if part)
+    digests = {
+        subprocess.run(
+            command,
+            env={**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.partition("digest:")[2]
+        for seed in ("0", "4711")
+    }
+    assert len(digests) == 1

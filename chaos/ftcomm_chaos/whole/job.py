@@ -8,7 +8,7 @@ import zlib
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import trio
@@ -18,11 +18,14 @@ from ftcomm.communicator import Communicator
 from ftcomm.config.environment import WorkerOptions
 from ftcomm.control.hub import Hub
 from ftcomm.control.thread import ControlThread
+from ftcomm.diagnostics.fault_injection import FaultInjector
 from ftcomm.engine.engine import DistributedEngine
+from ftcomm.errors import FtcommError, JobFinishedError, JobLostError, RankLostError
 from ftcomm.recovery.machine import Identity, MachineLimits, WorkerMachine
 from ftcomm_chaos.sim.scenario import Conditions, draw_conditions
 from ftcomm_chaos.sim.world import Violation
 from ftcomm_chaos.whole import seams, threads
+from ftcomm_chaos.whole.faults import DueFault, ProductPoints, WholeFaults, draw_plan
 from ftcomm_chaos.whole.network import VirtualKernel
 from ftcomm_chaos.whole.world import VirtualProcess, VirtualWorld
 from ftcomm_tracker.core.durable_state import Durable
@@ -40,6 +43,10 @@ NOWHERE = Path("/nonexistent")
 COUNTS = (3, 40, 2000, 100_000)  # elements of an input
 KINDS = ("allreduce", "allreduce", "allgather", "broadcast")
 RANKS = 4  # at most: a rank costs two threads
+POINTED = 0.5  # share of the jobs in which a process may die at a point of the product
+DEFECT = "defect of ftcomm"  # in the error of a control thread that has failed
+LOST = (JobLostError, RankLostError)
+AGAIN = ("EvictedError", "FencedError", "TrackerLostError")
 REMAINDER = 1000.0  # so small that all sums are exact
 
 
@@ -120,12 +127,17 @@ class WholeJob:
         counters: what has happened.
         workers: the newest process by worker id.
         tracker: its newest process.
-        ending: how the job ended, in a word.
+        ending: how the job ended, as its tracker says.
+        verdicts: how it ended, as its workers say: one.
+        has_points: processes tell where they are, and so take no fast path.
     """
 
-    def __init__(self, seed: int, *, tracing: bool = False) -> None:
+    def __init__(
+        self, seed: int, *, plan: list[DueFault] | None = None, tracing: bool = False
+    ) -> None:
+        """`plan` takes the place of the seed's own faults; empty for none."""
         self.seed = seed
-        conditions = draw_conditions(seed, faulty=False, durable=False)
+        conditions = draw_conditions(seed, faulty=plan != [], durable=False)
         size = max(2, min(conditions.world_size, RANKS))
         settings = replace(conditions.settings, transport="tcp")
         self.conditions = replace(conditions, world_size=size, settings=settings)
@@ -136,10 +148,16 @@ class WholeJob:
         self.counters: Counter[str] = Counter()
         self.finished: set[str] = set()
         self.ending = ""
+        self.verdicts: set[str] = set()
+        drawn = draw_plan(self.world.rng)
+        self.faults = WholeFaults(self, drawn if plan is None else plan)
+        self.world.on_event = self.faults.on_event
+        self.has_points = self.world.rng.random() < POINTED
         self.workers: dict[str, VirtualProcess] = {}
         self.tracker: VirtualProcess
         self._disk = TrackerDisk()
         self._over: trio.Event
+        self._ends_by = 0.0
 
     def run(self) -> "WholeJob":
         """Run the job to its end; raises Violation, or what a process should not have raised."""
@@ -158,11 +176,17 @@ class WholeJob:
         self._over = trio.Event()
         self._start_tracker()
         for number in range(self.script.size):
-            self.world.after(self.world.between(0.0, 0.3), self._start_worker, f"w{number}")
-        with trio.move_on_after(self.conditions.quiet_s):
-            await self._over.wait()
-        if not self._over.is_set():
-            raise Violation(f"nothing has ended by {self.world.now:.0f} s: {self._missing()}")
+            self.world.after(self.world.between(0.0, 0.3), self.start_worker, f"w{number}")
+        self.allow_time(0.0)
+        while not self._over.is_set():
+            with trio.move_on_at(self._ends_by):
+                await self._over.wait()
+            if self.world.now >= self._ends_by and not self._over.is_set():
+                raise Violation(f"no end by {self.world.now:.0f} s: {self._missing()}")
+
+    def allow_time(self, lasts_s: float) -> None:
+        """A fault has come, which lasts so long: all must end within a while after it."""
+        self._ends_by = self.world.now + lasts_s + self.conditions.quiet_s
 
     def _missing(self) -> str:
         running = sorted(set(self.workers) - self.finished)
@@ -175,8 +199,8 @@ class WholeJob:
         process.on_exit = self._tracker_ended
         process.start(self._serve)
 
-    def _tracker_ended(self, process: VirtualProcess) -> None:
-        if process.how != "ends":
+    def _tracker_ended(self, _process: VirtualProcess) -> None:
+        if not self.ending:
             self.world.after(self.world.between(0.1, 1.5), self._start_tracker)
         self._note_end()
 
@@ -205,7 +229,7 @@ class WholeJob:
 
     # --- workers ------------------------------------------------------------------------------
 
-    def _start_worker(self, worker_id: str) -> None:
+    def start_worker(self, worker_id: str) -> None:
         if worker_id in self.finished:
             return
         process = VirtualProcess(self.world, worker_id, f"10.0.1.{int(worker_id[1:]) + 1}")
@@ -215,15 +239,16 @@ class WholeJob:
         process.start(functools.partial(self._work, process))
 
     def _worker_ended(self, process: VirtualProcess) -> None:
+        """As a launcher: start it again, unless the job is over for it."""
         worker_id = process.name
         if self.workers[worker_id] is not process:
             return
-        if process.how == "ends" and process.data["error"] is None:
-            self.finished.add(worker_id)
+        verdict = process.data.get("verdict", "")
+        if not verdict:
+            delay_s = self.world.between(0.05, self.conditions.restart_s)
+            self.world.after(delay_s, self.start_worker, worker_id)
         else:
-            self.world.after(
-                self.world.between(0.05, self.conditions.restart_s), self._start_worker, worker_id
-            )
+            self.finished.add(worker_id)
         self._note_end()
 
     def _note_end(self) -> None:
@@ -234,9 +259,33 @@ class WholeJob:
         thread = threads.VirtualThread(target=lambda: self._run_script(process), name="user")
         thread.start()
         await thread.over.wait()
-        process.data["error"] = error = thread.error
-        if error is not None:
+        process.data["verdict"] = self._verdict_of(process, thread.error)
+
+    def _verdict_of(self, process: VirtualProcess, error: BaseException | None) -> str:
+        """The way in which the job has ended for a process; empty if it is to be started again.
+
+        Raises:
+            BaseException: no job may end so.
+        """
+        if error is None:
+            self.verdicts.add("finished")
+            return "finished"
+        name = type(error).__name__
+        self.world.note(process, "raises", name)
+        self.counters[name] += 1
+        if not isinstance(error, FtcommError) or DEFECT in str(error):
             raise error
+        if isinstance(error, LOST) and self.faults.fired:
+            self.verdicts.add(f"{name}: {error.cause}")
+        elif isinstance(error, JobFinishedError) or (self.ending and name in AGAIN):
+            pass  # it was not there when the job ended
+        elif name in AGAIN and self.faults.fired:
+            return ""
+        else:
+            raise error
+        if len(self.verdicts) > 1:
+            raise Violation(f"workers disagree: {sorted(self.verdicts)}")
+        return name
 
     def _join(self, process: VirtualProcess) -> Communicator:
         """As `ftcomm.join` does, without what belongs to the real process."""
@@ -262,6 +311,8 @@ class WholeJob:
         )
         limits = MachineLimits(tracker_timeout=timeout)
         hub = Hub(WorkerMachine(identity, limits, now=self.world.now), options, TOKEN)
+        if self.has_points:
+            hub.faults = cast(FaultInjector, ProductPoints(self.faults, process))
         control = ControlThread(hub)
         control.start()
         engine = DistributedEngine(hub, control)

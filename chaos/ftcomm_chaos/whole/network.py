@@ -184,7 +184,7 @@ class ConnectionEnd(Descriptor):
         elif peer.is_closed and not self.error:  # the RST of a kernel without that connection
             peer._send(self.learn, errno.ECONNRESET)
         if self.left == 0:
-            self.left = None
+            self.is_silent = True  # no byte behind the gap arrives
             self.cut()
 
     def end_writing(self) -> None:

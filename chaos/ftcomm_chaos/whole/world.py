@@ -39,6 +39,7 @@ class VirtualWorld:
         rng: of all that is drawn while the world runs.
         now: virtual seconds.
         is_over: everything unwinds without effects.
+        on_event: called with the number of events behind each.
         failures: of the simulated processes, which no process should have.
         lines: the trace, where it is kept.
         deferred: what a thread has asked of the loop, which has its turn after it; None while the
@@ -53,6 +54,7 @@ class VirtualWorld:
         self.events = 0
         self.is_over = False
         self.failures: list[BaseException] = []
+        self.on_event: Callable[[int], object] = lambda _events: None
         self.processes: list[VirtualProcess] = []
         self.lines: list[str] | None = [] if tracing else None
         self.deferred: list[tuple[Callable[..., object], tuple[Any, ...]]] | None = None
@@ -80,6 +82,7 @@ class VirtualWorld:
         self._hash.update(line.encode())
         if self.lines is not None:
             self.lines.append(line)
+        self.on_event(self.events)
 
     @property
     def digest(self) -> str:
