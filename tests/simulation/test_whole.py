@@ -18,6 +18,8 @@ import trio
 from click.testing import CliRunner
 
 from ftcomm.control import thread
+from ftcomm.errors import ProtocolError
+from ftcomm.protocol.handshake import NONCE_BYTES, ClientHandshake
 from ftcomm_chaos.cli import main
 from ftcomm_chaos.whole import guards, seams, trio_internals
 from ftcomm_chaos.whole.faults import KINDS, DueFault
@@ -25,6 +27,7 @@ from ftcomm_chaos.whole.job import TrainingScript, WholeJob
 from ftcomm_chaos.whole.network import VirtualKernel
 from ftcomm_chaos.whole.threads import VirtualEvent, VirtualLock, VirtualThread, block
 from ftcomm_chaos.whole.world import StuckError, VirtualProcess, VirtualWorld, current
+from ftcomm_tracker.server.connections.authentication import authenticate
 
 SERVER = ("10.0.0.1", 7000)
 
@@ -132,6 +135,38 @@ def test_the_same_seed_is_the_same_run() -> None:
 
     digests = [Echo(seed).run((0.05, fault)) for seed in (3, 3, 4)]
     assert digests[0] == digests[1] != digests[2]
+
+
+@pytest.mark.parametrize("stopped_s", [0.0, 1.0])
+def test_who_hung_up_while_the_tracker_was_stopped_is_not_answered(stopped_s: float) -> None:
+    echo, errors = Echo(5, clients=0), []
+
+    async def answer(stream: trio.SocketStream) -> None:
+        try:
+            await authenticate(stream, b"key")
+        except (trio.BrokenResourceError, ProtocolError) as error:
+            errors.append(type(error))
+
+    async def leave_soon() -> None:
+        stream = await trio.open_tcp_stream(*SERVER)
+        handshake = ClientHandshake(b"key", role="operator", context=b"", nonce=bytes(NONCE_BYTES))
+        await stream.send_all(handshake.hello())
+        await echo.world.elapse(0.5)
+        await stream.aclose()
+
+    async def serve() -> None:
+        await trio.serve_tcp(answer, SERVER[1], host=SERVER[0])
+
+    async def main() -> None:
+        trio.socket.set_custom_socket_factory(echo.kernel)
+        server = echo.process("server", SERVER[0], serve)
+        echo.process("client", "10.0.1.0", leave_soon)
+        if stopped_s:
+            echo.world.at(0.001, server.stop, stopped_s)
+        await echo.world.elapse(10)
+
+    echo.world.run(main)
+    assert errors == [ProtocolError if stopped_s else trio.BrokenResourceError]
 
 
 def world_of(world: VirtualWorld, body: Callable[[], object]) -> None:

@@ -109,16 +109,12 @@ def of_system(kernel: VirtualKernel) -> ModuleType:
         counter(fd).take()
         return b""
 
-    def dup(_fd: int) -> int:
-        raise OSError("no descriptor is left")
-
     return like(
         os,
         urandom=kernel.world.rng.randbytes,
         eventfd=lambda _value, _flags=0: EventCounter(kernel).fd,
         write=write,
         read=read,
-        dup=dup,
         close=lambda fd: os.close(fd) if fd < FIRST_FD else None,
     )
 

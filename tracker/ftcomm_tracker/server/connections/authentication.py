@@ -43,7 +43,7 @@ async def authenticate(stream: trio.SocketStream, key: bytes) -> HandshakeReques
             handshake.receive(await receive_exactly(stream, handshake.bytes_wanted, begun))
             begun = b""
         proof = handshake.use_key(key)
-        _check_waits(stream)
+        await _check_waits(stream)
         await stream.send_all(proof)
         while not handshake.done:
             await stream.send_all(handshake.receive(await _receive_proof(stream, handshake)))
@@ -68,24 +68,18 @@ async def prove(stream: trio.SocketStream, key: bytes) -> None:
             await stream.send_all(reply)
 
 
-def _check_waits(stream: trio.SocketStream) -> None:
+async def _check_waits(stream: trio.SocketStream) -> None:
     """Check that the caller is still connected, and so has seen our proof of the token.
 
     Raises:
         ProtocolError: it has hung up, as workers do while this process is stopped.
     """
-    try:
-        descriptor = os.dup(stream.socket.fileno())
-    except OSError:  # none is left: it counts as connected, as others will say that are closed
+    if not stream.socket.is_readable():
         return
-    with socket.socket(fileno=descriptor) as same:
-        same.setblocking(False)
-        try:
-            ended = not same.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return
-        except OSError:
-            ended = True
+    try:
+        ended = not await stream.socket.recv(1, socket.MSG_PEEK)
+    except OSError:
+        ended = True
     if ended:
         raise ProtocolError(
             "the client had hung up before it was answered: this tracker was stopped or kept from"
