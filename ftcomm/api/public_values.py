@@ -95,8 +95,9 @@ class Stats:
         fetched: results that this worker got from others to replay or to keep.
         epochs: memberships that this worker has been part of; 1 where nothing ever failed.
         corrupted: times that bytes from another worker did not match their checksum.
-        links: the ranks to which links are open now, and what each is made of: ``shm`` (shared
-            memory), ``unix`` or ``tcp``. Links are made when a collective first needs them.
+        links: the ranks to which links are open now, and what each is made of: ``unix`` or
+            ``tcp``. Links are made when a collective first needs them, beside the memory that the
+            ranks of a host share.
     """
 
     kinds: dict[str, KindStats]

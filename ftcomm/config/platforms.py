@@ -58,7 +58,7 @@ def refuse_patched(what: str) -> None:
 
 
 def why_no_shared_memory() -> str | None:
-    """Explain in a sentence why this machine has no shared-memory links; None if it has them."""
+    """Explain in a sentence why this machine cannot share a segment of memory; None if it can."""
     if not hasattr(os, "memfd_create"):
         return f"this interpreter has no memfd_create ({sys.platform})"
     machine = platform.machine()

@@ -6,7 +6,6 @@ cut a transfer that is going well.
 """
 
 import contextlib
-import mmap
 import os
 import select
 import threading
@@ -73,15 +72,13 @@ class HostSegment:
 
     Attributes:
         epoch: the epoch.
-        core: this rank's, among those of `ranks`; None where they exchange over links.
+        core: this rank's, among those of `ranks`; None without a segment: they exchange over links.
         ranks: all of this host, in order; empty without a segment.
-        memory: of the segment, with the rings of links; None without one.
     """
 
     epoch: int
     core: Core | None = None
     ranks: tuple[int, ...] = ()
-    memory: mmap.mmap | None = None
     # What was prepared in it for calls that come again; nothing else may keep it from being freed.
     prepared: dict[object, Any] = field(default_factory=dict)
 

@@ -530,7 +530,6 @@ class DataPlane:
         while True:
             segment = hub.segment
             if segment is not None and segment.epoch == epoch:
-                hub.close_retired()  # a link of an older epoch holds the whole segment of that one
                 return segment
             hub.wake.clear()
             segment = hub.segment
@@ -591,8 +590,6 @@ class DataPlane:
         own, grouping = self._view.rank, self._view.grouping
         self._executor.waiter.spins = spins_before_sleep(grouping.count(grouping[own]))
         self._control.driver.request_links(epoch, [rank for rank in missing if rank > own])
-        if self._segment(epoch) is None:  # before it is decided there is no link within a host
-            return False
         hub.progress.since = time.monotonic()
         try:
             while missing:

@@ -36,13 +36,9 @@ class Relayed:
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """A step towards the segment of a host, or `failure` says why there is none.
-
-    `rings_only`: no call is executed in it, because the sender needs links, or any rank does.
-    """
+    """A step towards the segment of a host, or `failure` says why there is none."""
 
     failure: Prose = ""
-    rings_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ class Link(Protocol):
 
     Attributes:
         rank: the peer.
-        kind: what it is made of: ``shm``, ``unix`` or ``tcp``.
+        kind: what it is made of: ``unix`` or ``tcp``.
     """
 
     @property
@@ -54,4 +54,4 @@ class Link(Protocol):
         """Fault injection: end the link as the system of a vanished peer does."""
 
     def close(self) -> None:
-        """Give descriptors and memory back; only the owner may."""
+        """Give its descriptors back; only the owner may."""

@@ -15,7 +15,7 @@ from ftcomm.durable.store import DamagedObjectError
 from ftcomm.errors import AuthenticationError, ConfigError, ProtocolError, ProtocolVersionError
 from ftcomm.transport.interruptions import LinkLost, SignatureMismatch
 from ftcomm_chaos.history.reader import HistoryError
-from tests.fuzz import conversations, durable, memory, memory_seeds, seeds, stored, wire
+from tests.fuzz import conversations, durable, memory, seeds, stored, wire
 
 CORPORA = Path(__file__).parent / "corpora"
 HANDSHAKE = (ProtocolError, AuthenticationError, ProtocolVersionError)
@@ -169,17 +169,6 @@ TABLE = (
             "ftcomm.control.links.segment_setup.receive_sharing",
         ),
         allowed=BROKEN,
-    ),
-    Decoder(
-        "ring-words",
-        memory.feed_words,
-        memory_seeds.ring_words,
-        (
-            "ftcomm.transport.shm_link.SharedLink.recv_into",
-            "ftcomm.transport.shm_link.SharedLink.sendmsg",
-        ),
-        allowed=(OSError,),
-        limit=1600,
     ),
     Decoder(
         "operator-requests",

@@ -1,38 +1,11 @@
-"""Feeders of a peer's messages about the segment, and of its writes there."""
+"""Feeders of a peer's messages about the segment."""
 
-import contextlib
-import mmap
 import os
 import socket
 from typing import Any
 
 from ftcomm.control.links.segment_setup import receive_sharing, receive_with
-from ftcomm.transport.shm_layout import MIN_RING_BYTES, WORDS_BYTES, RingPair
-from ftcomm.transport.shm_link import SharedLink
 from tests.fuzz.conversations import Script, run
-
-
-def feed_words(raw: bytes) -> None:
-    """Every word of both sides, written by the peer before each of this side's steps.
-
-    The second step leaves some of the room that the peer has told of, for the third to begin in.
-    """
-    memory = mmap.mmap(-1, WORDS_BYTES + 2 * MIN_RING_BYTES)
-    near, far = socket.socketpair()
-    link = SharedLink(near, 1, memory, RingPair(0, WORDS_BYTES, MIN_RING_BYTES, 0))
-    buffer = bytearray(2 * MIN_RING_BYTES)
-    try:
-        for step, nbytes in enumerate((5000, 4, 5000)):
-            words = raw[step * WORDS_BYTES :][:WORDS_BYTES]
-            memory[: len(words)] = words
-            with contextlib.suppress(BlockingIOError):
-                assert 0 < link.recv_into(memoryview(buffer)) <= MIN_RING_BYTES
-            with contextlib.suppress(BlockingIOError):
-                assert 0 < link.sendmsg((b"h" * 96, b"x" * nbytes), (), 0) <= MIN_RING_BYTES
-            link.poll_for(reading=True, writing=True)
-    finally:
-        link.close()
-        far.close()
 
 
 class _Sharer(Script):

@@ -230,7 +230,7 @@ def fetch_requests() -> dict[str, bytes]:
 def shares() -> dict[str, bytes]:
     """An offer of a leader, and its decision."""
     return {
-        "agreed": encode(Sharing()) + encode(Sharing(rings_only=True)),
+        "agreed": encode(Sharing()) + encode(Sharing("no room")),
         "refusal": encode(Sharing("no room")),
     }
 

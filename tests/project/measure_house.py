@@ -69,6 +69,7 @@ PRODUCT_LINES = {
         (44200, "repeated small reductions that the compiled core completes and logs by itself"),
         (44628, "a callback by which a fit of Keras survives losses"),
         (44648, "state machines as tables of edges"),
+        (44176, "no rings of shared memory for pairs of ranks"),
     ],
     "ftcomm_tracker": [
         (20600, "the first bound"),

@@ -20,8 +20,6 @@ from ftcomm.control.links.checksums import checked_link
 from ftcomm.control.links.dial import (
     BROKEN,
     is_beside,
-    is_by_tcp,
-    is_near,
     link_down,
     open_by_tcp,
     open_direct,
@@ -31,7 +29,6 @@ from ftcomm.control.links.dial import (
 )
 from ftcomm.control.links.multi_stream import Gathering, open_bundle
 from ftcomm.control.links.relay import open_through, serve_relay
-from ftcomm.control.links.segment_setup import segment_decided, shared_rings
 from ftcomm.control.links.unix_sockets import listen_locally
 from ftcomm.control.message_stream import send_at_once, server_hello, server_proof
 from ftcomm.diagnostics.os_errors import describe
@@ -46,7 +43,6 @@ from ftcomm.protocol.handshake import (
 from ftcomm.protocol.messages import Member
 from ftcomm.recovery.machine import WorkerState
 from ftcomm.transport.link import Link
-from ftcomm.transport.shm_link import SharedLink
 from ftcomm.transport.socket_link import SocketLink
 from ftcomm.transport.striped_link import StripedLink
 
@@ -183,8 +179,6 @@ class Listener:
         try:
             if context.streams > 1:
                 conns = await self._gathering.take(conn, context)
-            elif is_near(driver, rank):
-                await segment_decided(driver, context.epoch)
         except BROKEN as error:
             self._note_nothing(rank, error)
             return
@@ -260,17 +254,9 @@ async def wait_for_epoch(driver: Driver, epoch: int) -> None:
 def hand_over(
     driver: Driver, conns: Sequence[trio.socket.SocketType], epoch: int, rank: int
 ) -> None:
-    """Give an authenticated link to the user's thread, if its epoch still runs.
-
-    Within a host the segment of the epoch is decided: its rings carry the bytes, or the socket.
-    """
-    hub = driver.hub
-    rings = None if is_by_tcp(conns[0]) else shared_rings(hub, epoch, rank)
-    if rings is None:
-        link = as_link(hub, conns, rank)
-    else:
-        link = SharedLink(socket.socket(fileno=conns[0].detach()), rank, *rings)
-    if not hub.add_link(epoch, link):
+    """Give an authenticated link to the user's thread, if its epoch still runs."""
+    link = as_link(driver.hub, conns, rank)
+    if not driver.hub.add_link(epoch, link):
         link.close()
 
 
@@ -337,8 +323,6 @@ async def _dial(driver: Driver, epoch: int, rank: int, busy: set[tuple[int, int]
 
 async def _dial_patiently(driver: Driver, epoch: int, rank: int) -> None:
     driver.hub.fault("linking")
-    if is_near(driver, rank):
-        await segment_decided(driver, epoch)
     try:
         conns = await patiently(driver, functools.partial(open_link, driver, epoch, rank))
     except BROKEN as error:

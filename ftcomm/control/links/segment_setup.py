@@ -1,4 +1,4 @@
-"""Setup of an epoch's segment, in which the ranks of a host reduce, and have the rings of links.
+"""Setup of an epoch's segment, in which the ranks of a host reduce.
 
 The lowest rank of the host leads.  It makes the segment and gives its descriptor to every other
 one, behind the handshake of a Unix socket.  All use it or none does, so the leader decides when it
@@ -10,8 +10,8 @@ has heard of all:
     Sharing()                  ------------->    has heard of all
                                <-------------    Sharing()
 
-A rank that cannot use it gives its reason instead, and the links of the host are sockets.  A rank
-that does not hear the decision cannot know what the others do: its link to the leader is down.
+A rank that cannot use it gives its reason instead, and calls go over links.  A rank that does not
+hear the decision cannot know what the others do: its link to the leader is down.
 """
 
 import array
@@ -36,17 +36,14 @@ from ftcomm.control.message_stream import (
 )
 from ftcomm.core import open_core
 from ftcomm.core.segment import MAX_RANKS, segment_bytes
-from ftcomm.diagnostics.fault_injection import LinkAction
 from ftcomm.diagnostics.os_errors import describe
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.codec import LENGTH_BYTES, decode_body, encode, frame_length
 from ftcomm.protocol.handshake import HANDSHAKE_DEADLINE_S, DataContext
 from ftcomm.protocol.link_messages import Sharing
 from ftcomm.protocol.messages import Frame
-from ftcomm.transport.shm_layout import RingPair, ring_pair, rings_bytes
 from ftcomm.transport.shm_segment import NoSharedMemory, make_segment, map_segment
 
-MAX_SHARING = 128  # ranks of a host; their rings take 64 MiB. Of more than MAX_RANKS only rings
 _CLOSE_ON_EXEC: int = getattr(socket, "MSG_CMSG_CLOEXEC", 0)  # Linux alone comes here
 _FD_BYTES = array.array("i").itemsize
 
@@ -56,35 +53,17 @@ def sharing_ranks(hub: Hub) -> tuple[int, ...]:
     view = hub.core.view
     host = view.members[view.rank].host
     ranks = tuple(rank for rank, member in enumerate(view.members) if member.host == host)
-    if hub.settings.transport == "tcp" or not 2 <= len(ranks) <= MAX_SHARING:
+    if hub.settings.transport == "tcp" or not 2 <= len(ranks) <= MAX_RANKS:
         return ()
     is_routed = any(route.a in ranks and route.b in ranks for route in view.routes)
     are_here = all(view.members[rank].present for rank in ranks)
     return ranks if are_here and not is_routed else ()
 
 
-def needs_links(hub: Hub) -> bool:
-    """Fault injection: tell whether calls of this rank must go over links."""
-    return hub.faults is not None and hub.faults.needs_links
-
-
-def shared_rings(hub: Hub, epoch: int, rank: int) -> tuple[mmap.mmap, RingPair] | None:
-    """The memory of this host, and the rings to `rank` in it; None where links are sockets."""
-    segment = hub.segment
-    if segment is None or segment.epoch != epoch or segment.memory is None:
-        return None
-    ranks = segment.ranks
-    if rank not in ranks or hub.link_fault(rank) is LinkAction.DROP:
-        return None
-    pair = ranks.index(hub.core.view.rank), ranks.index(rank)
-    return segment.memory, ring_pair(len(ranks), *pair, _core_bytes(ranks))
-
-
-async def segment_decided(driver: Driver, epoch: int) -> None:
-    """Return when it is known whether the ranks of this host share a segment, or nobody asks."""
-    view = driver.hub.core.view
-    while view.is_live and view.epoch == epoch and driver.hub.segment is None:
-        await driver.changed.wait()
+def _why_links(hub: Hub) -> str:
+    """Fault injection: the reason why calls of this rank must go over links; empty for none."""
+    needed = hub.faults is not None and hub.faults.needs_links
+    return "a fault of links is planned" if needed else ""
 
 
 class _Round:
@@ -104,12 +83,15 @@ class _Round:
         self.ranks = sharing_ranks(hub)
         self.fd = -1
         self.memory: mmap.mmap | None = None
-        self.decision = Sharing(rings_only=needs_links(hub) or len(self.ranks) > MAX_RANKS)
+        self.decision = Sharing(_why_links(hub))
         self.over = trio.Event()
         self._awaited = set(self.ranks[1:])
+        if self.decision.failure:
+            self.end()
+            return
         try:
-            self.fd = make_segment(_segment_bytes(self.ranks))
-            self.memory = map_segment(self.fd, _segment_bytes(self.ranks))
+            self.fd = make_segment(segment_bytes(len(self.ranks)))
+            self.memory = map_segment(self.fd, segment_bytes(len(self.ranks)))
         except NoSharedMemory as error:
             self._fail(str(error))
 
@@ -120,8 +102,6 @@ class _Round:
             return
         if answer.failure:
             self._fail(f"rank {rank}: {answer.failure}")
-        elif answer.rings_only:
-            self.decision = answer
         if not self._awaited:
             self.end()
 
@@ -140,14 +120,6 @@ class _Round:
     def _fail(self, reason: str) -> None:
         self.decision = Sharing(reason)
         self.end()
-
-
-def _core_bytes(ranks: tuple[int, ...]) -> int:
-    return segment_bytes(len(ranks)) if len(ranks) <= MAX_RANKS else 0
-
-
-def _segment_bytes(ranks: tuple[int, ...]) -> int:
-    return _core_bytes(ranks) + rings_bytes(len(ranks))
 
 
 class SegmentSetup:
@@ -225,7 +197,8 @@ class SegmentSetup:
             failure = current.decision.failure
             if failure:
                 # What can be repaired is a warning, of the leader alone.
-                level = logging.INFO if failure == why_no_shared_memory() else logging.WARNING
+                is_usual = failure == why_no_shared_memory() or self._driver.hub.faults is not None
+                level = logging.INFO if is_usual else logging.WARNING
                 self._say(level, failure)
             self._open(epoch, current.ranks, current.memory, current.decision)
         finally:
@@ -255,18 +228,18 @@ class SegmentSetup:
         """Map what the leader offers, and say whether that worked."""
         with trio.fail_after(HANDSHAKE_DEADLINE_S):
             offer, fd = await receive_with(sock)
-        failure, memory = offer.failure, None
+        failure, memory = offer.failure or _why_links(self._driver.hub), None
         if fd is None:
             failure = failure or "the segment's descriptor did not arrive"
         else:
             try:
                 if not failure:
-                    memory = map_segment(fd, _segment_bytes(ranks))
+                    memory = map_segment(fd, segment_bytes(len(ranks)))
             except NoSharedMemory as error:
                 failure = str(error)
             finally:
                 os.close(fd)
-        await send_message(sock, Sharing(failure, needs_links(self._driver.hub)))
+        await send_message(sock, Sharing(failure))
         return memory
 
     def _open(
@@ -276,21 +249,19 @@ class SegmentSetup:
         if decision.failure or memory is None:
             self._decided(HostSegment(epoch))
             return
-        core = None
-        if not decision.rings_only:
-            core = open_core(memory, len(ranks), ranks.index(self._driver.hub.core.view.rank))
-        self._decided(HostSegment(epoch, core, ranks, memory))
+        core = open_core(memory, len(ranks), ranks.index(self._driver.hub.core.view.rank))
+        self._decided(HostSegment(epoch, core, ranks))
 
     def _decided(self, segment: HostSegment) -> None:
         self._driver.hub.decide_segment(segment)
         self._driver.wake_tasks()
 
     def _say(self, level: int, failure: str) -> None:
-        """Say once why links of this host are sockets."""
+        """Say once why the ranks of this host exchange over links."""
         hub = self._driver.hub
         if failure not in hub.causes_told:
             hub.causes_told.add(failure)
-            hub.log.log(level, "sharing no memory, links within this host are sockets: %s", failure)
+            hub.log.log(level, "sharing no memory, calls here go over sockets: %s", failure)
 
 
 # --- messages ---------------------------------------------------------------------------------

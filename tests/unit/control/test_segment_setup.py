@@ -19,18 +19,15 @@ from ftcomm.control.driver import EpochScopes
 from ftcomm.control.hub import Hub
 from ftcomm.control.links import segment_setup
 from ftcomm.control.links.dial import BROKEN
-from ftcomm.control.links.manager import hand_over
 from ftcomm.control.links.segment_setup import (
     SegmentSetup,
     receive_sharing,
     receive_with,
-    segment_decided,
     send_with,
     sharing_ranks,
 )
 from ftcomm.control.message_stream import send_message
 from ftcomm.core import which
-from ftcomm.diagnostics.fault_injection import LinkAction
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.codec import encode
 from ftcomm.protocol.link_messages import Relayed, Sharing
@@ -124,27 +121,6 @@ async def _serve(leader: Rank, sock: trio.socket.SocketType, rank: int) -> None:
         await leader.setup.serve(leader.driver, sock, context)
 
 
-def linked(ranks: list[Rank], one: int, other: int) -> list[Any]:
-    """Both ends of the link between two ranks, which a Unix socket joins."""
-    for rank, peer, sock in zip((one, other), (other, one), trio.socket.socketpair(), strict=True):
-        ranks[rank].hub.wake = SimpleNamespace(set=lambda: None)
-        hand_over(ranks[rank].driver, [sock], EPOCH, peer)
-    return [ranks[one].hub.links[other], ranks[other].hub.links[one]]
-
-
-def assert_joined(ends: list[Any], kind: str) -> None:
-    """The two links are the ends of one, of this kind, and nothing is left over in them."""
-    assert [end.kind for end in ends] == [kind, kind]
-    buffer = bytearray(100)
-    for one, other in (ends, reversed(ends)):
-        assert one.sendmsg((b"hello",), (), 0) == 5
-        assert buffer[: other.recv_into(buffer)] == b"hello"
-        with pytest.raises(BlockingIOError):
-            other.recv_into(buffer)
-    for end in ends:
-        end.close()
-
-
 @pytest.mark.parametrize(
     ("hosts", "group", "letters"), [("hhh", (0, 1, 2), b"ABC"), ("ghgh", (1, 3), b"BD")]
 )
@@ -167,7 +143,6 @@ async def test_the_ranks_of_a_host_share_the_segment_that_the_lowest_makes(
         run.join(30)
     assert outs == [letters] * len(group)
     assert open_descriptors() == before + len(hosts), "a mapping has a descriptor"
-    assert_joined(linked(everybody, group[0], group[-1]), "shm")
     ranks.clear()
     everybody.clear()
     del forms, runs, run
@@ -179,7 +154,7 @@ def _no_room(*_: object) -> int:
 
 
 @pytest.mark.parametrize("patched", ["make_segment", "map_segment"])
-async def test_where_one_rank_cannot_all_links_are_sockets_and_one_rank_warns(
+async def test_where_one_rank_cannot_none_has_a_segment_and_one_rank_warns(
     patched: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -187,7 +162,6 @@ async def test_where_one_rank_cannot_all_links_are_sockets_and_one_rank_warns(
     monkeypatch.setattr(segment_setup, patched, _no_room)
     ranks = await come_together(monkeypatch)
     assert [rank.core for rank in ranks] == [None] * 3
-    assert_joined(linked(ranks, 1, 2), "unix")
     levels = [record.levelname for record in caplog.records if "no room" in record.getMessage()]
     assert sorted(levels) == ["INFO", "INFO", "WARNING"]
     ranks.clear()
@@ -208,65 +182,35 @@ async def test_a_rank_that_cannot_map_it_keeps_all_from_it(
 
     monkeypatch.setattr(segment_setup, "map_segment", map_one_less)
     ranks = await come_together(monkeypatch)
-    assert [rank.hub.segment.memory for rank in ranks] == [None] * 3
-    assert "links within this host are sockets: rank " in caplog.text
+    assert [rank.core for rank in ranks] == [None] * 3
+    assert "calls here go over sockets: rank " in caplog.text
     assert "mapping was refused" in caplog.text
 
 
-async def test_other_processors_use_sockets_and_say_so_without_a_warning(
+async def test_other_processors_have_none_and_say_so_without_a_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
-    ranks = await come_together(monkeypatch)
-    assert_joined(linked(ranks, 0, 1), "unix")
+    await come_together(monkeypatch)
     assert "processors of type aarch64" in caplog.text
     assert {record.levelname for record in caplog.records} == {"INFO"}
 
 
 @pytest.mark.parametrize("planned", [0, 2])
-async def test_a_planned_fault_of_links_leaves_the_rings_to_them(
-    planned: int, monkeypatch: pytest.MonkeyPatch
+async def test_a_planned_fault_of_links_has_calls_go_over_them(
+    planned: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
+
     def plan(ranks: list[Rank]) -> None:
-        of_link = {"of_link": lambda *_: None}
-        ranks[planned].hub.faults = SimpleNamespace(needs_links=True, **of_link)
+        for rank in ranks:
+            rank.hub.faults = SimpleNamespace(needs_links=rank is ranks[planned])
 
     ranks = await come_together(monkeypatch, plan)
     assert [rank.core for rank in ranks] == [None] * 3
-    assert_joined(linked(ranks, 1, 2), "shm")
-
-
-async def test_a_link_that_drops_everything_has_no_rings(monkeypatch: pytest.MonkeyPatch) -> None:
-    def plan(ranks: list[Rank]) -> None:
-        drop = SimpleNamespace(needs_links=True, of_link=lambda *_: LinkAction.DROP)
-        ranks[0].hub.faults = drop
-
-    ranks = await come_together(monkeypatch, plan)
-    near, far = linked(ranks, 0, 1)
-    assert (near.kind, far.kind) == ("unix", "shm")
-    near.close()
-    far.close()
-
-
-async def test_a_link_waits_until_the_segment_is_decided() -> None:
-    async with trio.open_nursery() as nursery:
-        rank = Rank(nursery, 0)
-        order: list[str] = []
-
-        async def wait() -> None:
-            await segment_decided(rank.driver, EPOCH)
-            order.append("linked")
-
-        nursery.start_soon(wait)
-        await trio.testing.wait_all_tasks_blocked()
-        order.append("decided")
-        rank.hub.segment = object()
-        rank.driver.changed.set()
-    assert order == ["decided", "linked"]
-    rank.hub.segment, rank.hub.core.view.epoch = None, EPOCH + 1
-    await segment_decided(rank.driver, EPOCH)
-    rank.hub.wake.close()
+    assert "a fault of links is planned" in caplog.text
+    assert {record.levelname for record in caplog.records} == {"INFO"}
 
 
 async def test_a_rank_that_does_not_come_is_not_waited_for_without_end(
@@ -288,19 +232,10 @@ async def test_a_rank_that_does_not_come_is_not_waited_for_without_end(
     assert autojump_clock.current_time() == ranks[0].hub.settings.detect_within
 
 
-@pytest.mark.parametrize("hosts", ["fgh", "h"])
+@pytest.mark.parametrize("hosts", ["fgh", "h", "h" * 65])
 async def test_elsewhere_nobody_is_asked(hosts: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ranks = await come_together(monkeypatch, hosts=hosts)
     assert [rank.core for rank in ranks] == [None] * len(hosts)
-
-
-async def test_more_ranks_than_a_core_has_share_rings_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    ranks = await come_together(monkeypatch, hosts="h" * 65)
-    assert [rank.core for rank in ranks] == [None] * 65
-    assert all(rank.hub.segment.memory is not None for rank in ranks)
-    await test_elsewhere_nobody_is_asked("h" * 129, monkeypatch)
 
 
 @pytest.mark.parametrize(("rank", "caller"), [(1, 2), (0, 3), (0, 0)])

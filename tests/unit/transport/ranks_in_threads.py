@@ -1,8 +1,6 @@
 """Ranks in threads, joined by socket pairs: what the executor's tests run on."""
 
 import itertools
-import mmap
-import os
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import pytest
 
 from ftcomm.collectives.reductions import Array, Reducer
 from ftcomm.collectives.schedules.schedule import Schedule
@@ -20,8 +17,6 @@ from ftcomm.protocol.frame_header import FrameHeader, make_suffix, pack_header
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm.transport.link import Link
-from ftcomm.transport.shm_layout import WORDS_BYTES, RingPair
-from ftcomm.transport.shm_link import SharedLink
 from ftcomm.transport.socket_link import SocketLink
 from ftcomm.transport.striped_link import StripedLink
 from ftcomm.transport.waker import Waker
@@ -37,19 +32,6 @@ def tcp_pair() -> tuple[socket.socket, socket.socket]:
         dialled = socket.create_connection(listener.getsockname())
         accepted, _ = listener.accept()
     return dialled, accepted
-
-
-def shared_pair(
-    ring_bytes: int = 1 << 20, ranks: tuple[int, int] = (0, 1)
-) -> tuple[SharedLink, SharedLink]:
-    """Both ends of a link over shared memory, at ranks 0 and 1."""
-    memory = mmap.mmap(-1, WORDS_BYTES + 2 * ring_bytes)
-    ends = zip(socket.socketpair(), reversed(ranks), (0, 1), strict=True)
-    near, far = (
-        SharedLink(sock, peer, memory, RingPair(0, WORDS_BYTES, ring_bytes, side))
-        for sock, peer, side in ends
-    )
-    return near, far
 
 
 class Rank:
@@ -103,18 +85,10 @@ def group(
     make_pair: Callable[[], tuple[socket.socket, socket.socket]] = socket.socketpair,
     buffer_bytes: int | None = None,
     streams: int = 1,
-    ring_bytes: int | None = None,
 ) -> Iterator[list[Rank]]:
-    """Ranks with a link between every two of them, of so many connections.
-
-    Over shared memory if `ring_bytes` is given.
-    """
+    """Ranks with a link between every two of them, of so many connections."""
     ranks = [Rank(rank) for rank in range(world_size)]
     for low, high in itertools.combinations(ranks, 2):
-        if ring_bytes is not None:
-            pair = shared_pair(ring_bytes, (low.rank, high.rank))
-            low.links[high.rank], high.links[low.rank] = pair
-            continue
         near, far = zip(*(make_pair() for _ in range(streams)), strict=True)
         low.links[high.rank] = link_of(near, high.rank, buffer_bytes)
         high.links[low.rank] = link_of(far, low.rank, buffer_bytes)
@@ -158,24 +132,6 @@ def frame(payload: bytes = b"", **changes: Any) -> bytes:
         "site": "train.py:12",
     }
     return pack_header(FrameHeader(**(fields | changes))) + payload
-
-
-# --- links over shared memory -----------------------------------------------------------------
-
-needs_shared_memory = pytest.mark.skipif(
-    not hasattr(os, "memfd_create"), reason="no memfd_create on this system"
-)
-
-
-def send_all(link: SharedLink, raw: bytes) -> None:
-    view = memoryview(raw)
-    while view:
-        view = view[link.sendmsg((view,), (), 0) :]
-
-
-def take(link: SharedLink, size: int) -> bytes:
-    buffer = memoryview(bytearray(size))
-    return bytes(buffer[: link.recv_into(buffer)])
 
 
 def when_it_waits(rank: Rank, act: Callable[[], object]) -> Callable[[], None]:

@@ -1,7 +1,6 @@
-"""Segments: what is made, what is mapped, and what is refused with a reason; the rings in them."""
+"""Segments: what is made, what is mapped, and what is refused with a reason."""
 
 import fcntl
-import itertools
 import mmap
 import os
 import platform
@@ -11,16 +10,6 @@ import pytest
 
 from ftcomm.config import platforms
 from ftcomm.errors import ConfigError
-from ftcomm.transport.shm_layout import (
-    MAX_RING_BYTES,
-    MIN_RING_BYTES,
-    RINGS_BYTES,
-    WORDS_BYTES,
-    ring_bytes,
-    ring_pair,
-    rings_bytes,
-    words_of,
-)
 from ftcomm.transport.shm_segment import (
     NoSharedMemory,
     make_segment,
@@ -134,40 +123,3 @@ def test_a_rank_whose_processor_reorders_refuses_what_it_is_given(
     with pytest.raises(NoSharedMemory, match="aarch64"):
         map_segment(fd, SIZE)
     os.close(fd)
-
-
-# --- the rings ----------------------------------------------------------------------------------
-
-
-def test_each_word_has_one_writer_and_writers_are_two_cache_lines_apart() -> None:
-    lower, higher = words_of(0), words_of(1)
-    assert higher._replace(writes=0) == (*lower[4:8], *lower[:4], 0)
-    own, theirs = set(lower[:4]), set(lower[4:8])
-    assert len(own | theirs) == 8
-    assert min(abs(one - other) for one in own for other in theirs) * 8 >= 120
-    assert 8 * max(own | theirs) < WORDS_BYTES - 64, "the next pair's are as far away"
-
-
-@pytest.mark.parametrize("ranks", [2, 3, 5, 8, 16, 64])
-def test_words_and_rings_of_all_pairs_fill_their_part_and_none_overlap(ranks: int) -> None:
-    taken = []
-    for low, high in itertools.combinations(range(ranks), 2):
-        place = ring_pair(ranks, low, high, 4096)
-        assert ring_pair(ranks, high, low, 4096) == place._replace(side=1)
-        assert place.ring_bytes == ring_bytes(ranks)
-        taken += [
-            (place.words_at, place.words_at + WORDS_BYTES),
-            (place.rings_at, place.rings_at + 2 * place.ring_bytes),
-        ]
-    taken.sort()
-    assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(taken))
-    assert (taken[0][0], taken[-1][1]) == (4096, 4096 + rings_bytes(ranks))
-
-
-@pytest.mark.parametrize("ranks", range(2, 65))
-def test_rings_are_as_large_as_all_of_them_may_be(ranks: int) -> None:
-    size, rings = ring_bytes(ranks), ranks * (ranks - 1)
-    assert size & (size - 1) == 0
-    assert MIN_RING_BYTES <= size <= MAX_RING_BYTES
-    assert rings * size <= RINGS_BYTES
-    assert size == MAX_RING_BYTES or 2 * rings * size > RINGS_BYTES
