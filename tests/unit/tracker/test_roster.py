@@ -345,6 +345,15 @@ def test_one_whose_launcher_has_seen_it_die_is_not_awaited_at_all() -> None:
     assert ends_all_but_w0(scenario)
 
 
+def test_neither_does_one_whose_next_process_was_told_that_it_has_closed() -> None:
+    """That one is not started again, and the process that had closed is dead."""
+    scenario = closed_alone()
+    refused = sends(scenario.tell(Joined(3, hello("w0", "b"))))
+    assert [message.error for _, message in refused] == ["JobFinishedError"]
+    assert not ends_all_but_w0(scenario)
+    assert is_over(scenario.tick(FAREWELL_S + SETTINGS.detect_within))
+
+
 def test_the_next_process_of_one_that_has_died_hears_the_end_in_its_place() -> None:
     """With a store it was needed until all had closed, so its launcher has started it again."""
     scenario = closed_alone(running_with_store, "w0")

@@ -234,6 +234,8 @@ def _new_incarnation(group: GroupState, conn: int, hello: Hello, rank: int | Non
     if rank in group.durable.closed_ranks:
         words = f"worker {hello.worker_id} has already closed"
         _refuse(group, conn, Refused("JobFinishedError", words))
+        if rank not in group.members.slots:  # R8: who has closed is dead, and this one has heard
+            group.end.gone |= {hello.worker_id} - set(group.durable.supervised)
         return
     if not hello.incarnation and _is_one_too_many(group, conn, hello, rank):
         return
