@@ -94,7 +94,7 @@ PRODUCT_LINES = {
         (15526, "reductions of two levels of simulated ranks"),
         (16840, "a second simulator, which runs the drivers: its virtual kernel"),
         (17390, "its seams; the tracker and the workers in one run"),
-        (17780, "its faults, rules and command"),
+        (17800, "its faults, rules and command"),
     ],
 }
 # Optional matters of the two cores. A module outside that imports one must change with it.

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import logging
 import os
 import re
 import socket
@@ -18,6 +19,7 @@ import trio
 from click.testing import CliRunner
 
 from ftcomm.control import thread
+from ftcomm.control.links.manager import Listener
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.handshake import NONCE_BYTES, ClientHandshake
 from ftcomm_chaos.cli import main
@@ -355,6 +357,14 @@ def test_a_broken_rule_is_told_with_its_trace(monkeypatch: pytest.MonkeyPatch) -
     assert any(re.fullmatch(r"[0-9.]+ result 0 0 \d+", line) for line in lines)
     assert "  again with: ftcomm-chaos whole --seeds 3 --trace" in lines
     assert lines[-1].startswith("seed 3: Violation: ")
+
+
+def test_an_exception_that_is_logged_and_survived_breaks_a_rule(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Listener, "bind", lambda *_: logging.getLogger("ftcomm").no_such_name)
+    with pytest.raises(AttributeError, match="no_such_name"):
+        WholeJob(3, plan=[]).run()
 
 
 @pytest.mark.parametrize("seeds", ["0:0", "x", "3:y"])

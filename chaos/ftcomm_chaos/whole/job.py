@@ -27,7 +27,7 @@ from ftcomm_chaos.sim.world import Violation
 from ftcomm_chaos.whole import seams, threads
 from ftcomm_chaos.whole.faults import DueFault, ProductPoints, WholeFaults, draw_plan
 from ftcomm_chaos.whole.network import VirtualKernel
-from ftcomm_chaos.whole.world import VirtualProcess, VirtualWorld
+from ftcomm_chaos.whole.world import Dead, VirtualProcess, VirtualWorld
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.roster import Roster
 from ftcomm_tracker.server import job_id
@@ -44,7 +44,6 @@ COUNTS = (3, 40, 2000, 100_000)  # elements of an input
 KINDS = ("allreduce", "allreduce", "allgather", "broadcast")
 RANKS = 4  # at most: a rank costs two threads
 POINTED = 0.5  # share of the jobs in which a process may die at a point of the product
-DEFECT = "defect of ftcomm"  # in the error of a control thread that has failed
 LOST = (JobLostError, RankLostError)
 AGAIN = ("EvictedError", "FencedError", "TrackerLostError")
 REMAINDER = 1000.0  # so small that all sums are exact
@@ -119,6 +118,19 @@ class TrainingScript:
         return comm.broadcast(source, root=number % self.size)
 
 
+class LoggedDefects(logging.Handler):
+    """An exception that the product has logged as an error is one that nobody expected."""
+
+    def __init__(self, world: VirtualWorld) -> None:
+        super().__init__(logging.ERROR)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and not isinstance(error, Dead):
+            self._world.fail(error)
+
+
 class WholeJob:
     """One job of one seed.
 
@@ -161,12 +173,14 @@ class WholeJob:
 
     def run(self) -> "WholeJob":
         """Run the job to its end; raises Violation, or what a process should not have raised."""
-        disabled = logging.root.manager.disable
-        logging.disable(logging.CRITICAL)
+        disabled, told = logging.root.manager.disable, LoggedDefects(self.world)
+        logging.disable(logging.WARNING)
+        logging.root.addHandler(told)
         try:
             with seams.virtual(self.kernel):
                 self.world.run(self._main)
         finally:
+            logging.root.removeHandler(told)
             logging.disable(disabled)
             self._disk.close()
         return self
@@ -259,6 +273,7 @@ class WholeJob:
         thread = threads.VirtualThread(target=lambda: self._run_script(process), name="user")
         thread.start()
         await thread.over.wait()
+        process.must_live()
         process.data["verdict"] = self._verdict_of(process, thread.error)
 
     def _verdict_of(self, process: VirtualProcess, error: BaseException | None) -> str:
@@ -268,24 +283,27 @@ class WholeJob:
             BaseException: no job may end so.
         """
         if error is None:
-            self.verdicts.add("finished")
+            self._add_verdict("finished")
             return "finished"
         name = type(error).__name__
         self.world.note(process, "raises", name)
         self.counters[name] += 1
-        if not isinstance(error, FtcommError) or DEFECT in str(error):
+        if not isinstance(error, FtcommError):
             raise error
         if isinstance(error, LOST) and self.faults.fired:
-            self.verdicts.add(f"{name}: {error.cause}")
+            self._add_verdict(f"{name}: {error.cause}")
         elif isinstance(error, JobFinishedError) or (self.ending and name in AGAIN):
             pass  # it was not there when the job ended
         elif name in AGAIN and self.faults.fired:
             return ""
         else:
             raise error
+        return name
+
+    def _add_verdict(self, verdict: str) -> None:
+        self.verdicts.add(verdict)
         if len(self.verdicts) > 1:
             raise Violation(f"workers disagree: {sorted(self.verdicts)}")
-        return name
 
     def _join(self, process: VirtualProcess) -> Communicator:
         """As `ftcomm.join` does, without what belongs to the real process."""

@@ -21,6 +21,7 @@ FIRST_FD = 1 << 20  # above all descriptors of the real process
 FIRST_PORT = 20_000
 WINDOWS = (8192, 65536, 1 << 20)  # bytes that an end takes before its process reads
 RESET_WITHIN_S = 0.1
+TCP_INFO = 11  # of Linux
 YIELDS = 0.25  # share of the calls of a socket that give others a turn; trio's own always do
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - nothing listens
 
@@ -325,7 +326,11 @@ class VirtualSocket(trio.socket.SocketType):
     def setsockopt(self, *_: Any) -> None:
         pass
 
-    def getsockopt(self, _level: int, option: int, *_: Any) -> Any:
+    def getsockopt(self, level: int, option: int, size: int = 0) -> Any:
+        """An option; of TCP_INFO the number of times that the oldest bytes were sent again."""
+        if (level, option) == (socket.IPPROTO_TCP, TCP_INFO):
+            lost = self.end.is_silent and self.end.peer.flying > 0
+            return bytes((0, 0, lost)).ljust(size, b"\0")
         return int(option == socket.SO_ACCEPTCONN and self._listen_queue is not None)
 
     async def bind(self, address: Any) -> None:

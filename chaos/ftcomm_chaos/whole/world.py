@@ -214,11 +214,17 @@ class VirtualProcess:
         try:
             async with trio.open_nursery() as self.nursery:
                 self.world.note(self, "starts")
-                await body()
+                try:
+                    await body()
+                except Exception as error:  # noqa: BLE001 - told before other tasks see a cancel
+                    self._fail(error)
                 self.kill("ends")
-        except BaseException as error:  # noqa: BLE001 - of a simulated process
-            if not self.is_dead:
-                self.world.fail(error)
+        except BaseException as error:  # noqa: BLE001 - of another task of the process
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self.is_dead:
+            self.world.fail(error)
 
     def must_live(self) -> None:
         """At every seam: the dead have no effects; raises Dead."""
