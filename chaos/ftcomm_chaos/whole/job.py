@@ -8,9 +8,11 @@ import zlib
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from random import Random
+from typing import cast
 
 import numpy as np
+import numpy.typing as npt
 import trio
 
 from ftcomm.collectives.selection import tables_digest
@@ -37,11 +39,14 @@ from ftcomm_tracker.server.journal_file import create, transaction
 from ftcomm_tracker.server.server import Server
 from ftcomm_tracker.server.token_file import TokenFile
 
+Array = npt.NDArray[np.float64]
 TOKEN = b"0" * 64
 TRACKER = ("10.0.0.1", 7000)
 NOWHERE = Path("/nonexistent")
 COUNTS = (3, 40, 2000, 100_000)  # elements of an input
-KINDS = ("allreduce", "allreduce", "allgather", "broadcast")
+WHOLE = ("allreduce", "allreduce", "allgather", "broadcast", "nonblocking")
+KINDS = (*WHOLE, "ring", "contributions", "copies")
+VARIED = 0.5  # share of the scripts with calls whose results differ between ranks
 RANKS = 4  # at most: a rank costs two threads
 POINTED = 0.5  # share of the jobs in which a process may die at a point of the product
 LOST = (JobLostError, RankLostError)
@@ -80,42 +85,64 @@ class TrackerDisk:
 class TrainingScript:
     """The user's script: calls whose inputs follow from what came before, and their results."""
 
-    def __init__(self, conditions: Conditions, rng: Any) -> None:
+    def __init__(self, conditions: Conditions, rng: Random) -> None:
         self.size = conditions.world_size
         self.versions = rng.randrange(1, 4)
-        self.calls = [(rng.choice(KINDS), rng.choice(COUNTS)) for _ in range(rng.randrange(4, 9))]
-        self.expected: dict[tuple[int, int], int] = {}
+        kinds = KINDS if rng.random() < VARIED else WHOLE
+        self.calls = [(rng.choice(kinds), rng.choice(COUNTS)) for _ in range(rng.randrange(4, 9))]
+        self.expected: dict[tuple[int, int, int], int] = {}
         weights = 0.0
         for version in range(self.versions):
             for number, (kind, count) in enumerate(self.calls):
                 inputs = [self.source(rank, count, version, weights) for rank in range(self.size)]
-                if kind == "broadcast":
-                    result = inputs[number % self.size]
-                else:
-                    result = np.sum(inputs, axis=0) if kind == "allreduce" else np.stack(inputs)
-                self.expected[version, number] = zlib.crc32(result.tobytes())
-                weights = self.step(weights, result)
+                results = [self._result(kind, number, r, inputs) for r in range(self.size)]
+                for rank, result in enumerate(results):
+                    self.expected[version, number, rank] = zlib.crc32(result.tobytes())
+                weights = self.step(weights, number, results[0])
         self.weights = weights
 
-    @staticmethod
-    def source(rank: int, count: int, version: int, weights: float) -> Any:
+    def source(self, rank: int, count: int, version: int, weights: float) -> Array:
         """The input of one rank: whole numbers, whose sums are exact in any order."""
+        count = max(count // self.size, 1) * self.size
         return np.arange(count, dtype=np.float64) * (rank + 1) + version + weights
 
-    @staticmethod
-    def step(weights: float, result: Any) -> float:
-        """The state behind a result."""
-        return float((weights + result.flat[1]) % REMAINDER)
+    def step(self, weights: float, number: int, result: Array) -> float:
+        """The state behind a result; one that differs between ranks does not go into it."""
+        is_whole = self.calls[number][0] in WHOLE
+        return float((weights + result.flat[1]) % REMAINDER) if is_whole else weights
 
-    def call(self, comm: Communicator, number: int, version: int, weights: float) -> Any:
+    def _result(self, kind: str, number: int, rank: int, inputs: list[Array]) -> Array:
+        match kind:
+            case "allgather":
+                return np.stack(inputs)
+            case "broadcast":
+                return inputs[number % self.size]
+            case "ring":
+                return inputs[rank - 1]
+            case "contributions" | "copies":
+                return np.concatenate([np.split(each, self.size)[rank] for each in inputs])
+        total: Array = np.sum(inputs, axis=0)
+        return total
+
+    def call(self, comm: Communicator, number: int, version: int, weights: float) -> Array:
         """Make a call of the script."""
         kind, count = self.calls[number]
         source = self.source(comm.rank, count, version, weights)
-        if kind == "allreduce":
-            return comm.allreduce(source)
-        if kind == "allgather":
-            return comm.allgather(source)
-        return comm.broadcast(source, root=number % self.size)
+        match kind:
+            case "allgather":
+                return comm.allgather(source)
+            case "broadcast":
+                return comm.broadcast(source, root=number % self.size)
+            case "ring":
+                comm.send(source, (comm.rank + 1) % self.size, tag=number % 2)
+                received: Array = comm.recv((comm.rank - 1) % self.size, tag=number % 2)
+                return received
+            case "contributions" | "copies":
+                return comm.alltoall(source, log=kind)
+            case "nonblocking":
+                other, own = comm.iallreduce(source * 0), comm.iallreduce(source)
+                return np.add(own.wait(), other.wait())
+        return comm.allreduce(source)
 
 
 class LoggedDefects(logging.Handler):
@@ -345,8 +372,8 @@ class WholeJob:
             for number in range(len(script.calls)):
                 process.must_live()
                 result = script.call(comm, number, version, weights)
-                self._check(version, number, zlib.crc32(result.tobytes()))
-                weights = script.step(weights, result)
+                self._check((version, number, comm.rank), zlib.crc32(result.tobytes()))
+                weights = script.step(weights, number, result)
                 pause = functools.partial(world.elapse, world.between(0.0, self.conditions.think_s))
                 threads.block(pause)
             version = comm.checkpoint({"weights": weights})
@@ -358,8 +385,13 @@ class WholeJob:
         self.counters["replayed"] += stats.replays
         self.counters["epochs"] = max(self.counters["epochs"], stats.epochs)
 
-    def _check(self, version: int, number: int, result: int) -> None:
-        self.world.note("result", version, number, result)
+    def _check(self, place: tuple[int, int, int], result: int) -> None:
+        self.world.note("result", *place, result)
         self.counters["results"] += 1
-        if result != self.script.expected[version, number]:
-            raise Violation(f"call {number} of version {version} has another result")
+        if result != self.script.expected[place]:
+            version, number, rank = place
+            kind, count = self.script.calls[number]
+            raise Violation(
+                f"call {number} of version {version}, {kind} of {count}, has another result"
+                f" on rank {rank}"
+            )

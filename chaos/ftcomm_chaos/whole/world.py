@@ -119,7 +119,10 @@ class VirtualWorld:
         async def begin(queue: TaskQueue) -> None:
             self.queue = queue
             async with trio.open_nursery() as self.nursery:
-                await main()
+                try:
+                    await main()
+                except Exception as error:  # noqa: BLE001 - raised when all has unwound
+                    self.fail(error)
                 self.end()
 
         clock = virtual_clock(lambda: self.now, self._jump)
