@@ -95,6 +95,7 @@ PRODUCT_LINES = {
         (16840, "a second simulator, which runs the drivers: its virtual kernel"),
         (17390, "its seams; the tracker and the workers in one run"),
         (17800, "its faults, rules and command"),
+        (17845, "deaths of a simulated tracker between two effects; silence one way"),
     ],
 }
 # Optional matters of the two cores. A module outside that imports one must change with it.

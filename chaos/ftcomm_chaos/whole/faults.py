@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 POINTS = (
     *("enter", "half_sent", "half_received", "done", "saved", "committed"),
     *("connected", "authenticated", "ranked", "linking", "loading", "serving"),
+    *("sending", "sent", "receiving", "received"),
 )
+EFFECTS = 12  # of the tracker, within which it dies
 SPREAD = (1, 5, 20)  # faults at the beginning, and all over the job
 MOST_FAULTS = 6
 BARRIER_S = 8.0
@@ -63,17 +65,37 @@ class ProductPoints:
         """Links have no faults of their own."""
 
 
+class TrackerEffects:
+    """Stands for the tracker's fault injector: it dies between two effects."""
+
+    def __init__(self, faults: "WholeFaults", process: VirtualProcess) -> None:
+        self._faults, self._process = faults, process
+
+    def performed(self, _effect: object) -> None:
+        """An effect has been carried out: journalled, or given to a connection."""
+        self._faults.effects_left -= 1
+        if not self._faults.effects_left:
+            self._faults.note("tracker crash between effects", self._process)
+            self._process.kill()
+            raise Dead
+
+    def accepted(self) -> None:
+        """A connection has come, which is no effect."""
+
+
 class WholeFaults:
     """Fires the plan of a job.
 
     Attributes:
         armed: points of the product, at each of which the next process dies.
+        effects_left: of the tracker until it dies.
         fired: kinds of what has happened.
     """
 
     def __init__(self, job: "WholeJob", plan: list[DueFault]) -> None:
         self.job, self.world, self.rng = job, job.world, job.world.rng
         self.armed: list[str] = []
+        self.effects_left = NEVER
         self.fired: list[str] = []
         self._plan = list(plan)
         self._due = plan[0].after if plan else NEVER
@@ -125,6 +147,10 @@ class WholeFaults:
         self.note("tracker crash", self.job.tracker)
         self.job.tracker.kill()
 
+    def tracker_crash_between_effects(self) -> None:
+        """The tracker dies when it has done some of what it has decided."""
+        self.effects_left = self.rng.randrange(1, EFFECTS)
+
     def cut(self) -> None:
         """A connection ends by RST, at both ends."""
         for end in self._any(self._open()):
@@ -142,6 +168,13 @@ class WholeFaults:
         for end in self._any(self._open()):
             self.note("silence", end.name)
             end.silence()
+
+    def one_way(self) -> None:
+        """A connection goes on in one direction alone."""
+        for end in self._any(self._open()):
+            end = self.rng.choice((end, end.peer))
+            self.note("one way", end.name)
+            end.is_silent = True
 
     def half_open(self) -> None:
         """One end has lost the connection, and the other never hears of it."""
@@ -214,9 +247,11 @@ KINDS: dict[str, Callable[[WholeFaults], None]] = {
     "stop": WholeFaults.stop,
     "tracker stop": WholeFaults.tracker_stop,
     "tracker crash": WholeFaults.tracker_crash,
+    "tracker crash between effects": WholeFaults.tracker_crash_between_effects,
     "cut": WholeFaults.cut,
     "cut at byte": WholeFaults.cut_at_byte,
     "silence": WholeFaults.silence,
+    "one way": WholeFaults.one_way,
     "half-open": WholeFaults.half_open,
     "held up": WholeFaults.held_up,
     "pair dropped": WholeFaults.pair_cannot_connect,

@@ -27,13 +27,20 @@ from ftcomm.recovery.machine import Identity, MachineLimits, WorkerMachine
 from ftcomm_chaos.sim.scenario import Conditions, draw_conditions
 from ftcomm_chaos.sim.world import Violation
 from ftcomm_chaos.whole import seams, threads
-from ftcomm_chaos.whole.faults import DueFault, ProductPoints, WholeFaults, draw_plan
+from ftcomm_chaos.whole.faults import (
+    DueFault,
+    ProductPoints,
+    TrackerEffects,
+    WholeFaults,
+    draw_plan,
+)
 from ftcomm_chaos.whole.network import VirtualKernel
 from ftcomm_chaos.whole.world import Dead, VirtualProcess, VirtualWorld
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.roster import Roster
 from ftcomm_tracker.server import job_id
 from ftcomm_tracker.server.connections.listener import open_listener
+from ftcomm_tracker.server.fault_injection import TrackerFaults
 from ftcomm_tracker.server.journal import FILE_NAME, Journal
 from ftcomm_tracker.server.journal_file import create, transaction
 from ftcomm_tracker.server.server import Server
@@ -264,6 +271,7 @@ class WholeJob:
             tracker=self.world.rng.randbytes(16),
         )
         server = Server(roster, journal, TokenFile(NOWHERE / "token", TOKEN), listener)
+        server.faults = cast(TrackerFaults, TrackerEffects(self.faults, self.tracker))
         outcome = await server.run()
         self.ending = outcome.error or "finished"
         self.world.note("the job has ended:", self.ending)
