@@ -40,7 +40,7 @@ from ftcomm.protocol.messages import (
     WorkerMessage,
 )
 from ftcomm.protocol.position import START, Position, PositionRange
-from ftcomm.recovery.replica_placement import keep_stride, kept_seqnos
+from ftcomm.recovery.archive.placement import keep_stride, kept_seqnos
 
 JITTER = random.Random(0)  # noqa: S311 - when to dial and beat
 RECENT = 2  # results that are not known to be stable

@@ -20,7 +20,7 @@ from ftcomm.api.session import Session
 from ftcomm.memory.pool import Array, LoggedResult
 from ftcomm.protocol.position import PRELUDE
 from ftcomm.protocol.signature import Kind, LogMode
-from ftcomm.recovery.replica_placement import local_copies
+from ftcomm.recovery.archive.placement import local_copies
 from ftcomm.requests.arguments import check_memory, check_out, result_dtype
 from ftcomm.requests.call_site import call_site, passes_on
 from ftcomm.requests.contributed_builder import ContributedBuilder

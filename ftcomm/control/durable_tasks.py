@@ -30,6 +30,7 @@ from ftcomm.memory.pool import EMPTY, LoggedResult, dtype_from_wire, stored_from
 from ftcomm.protocol.durable.store_messages import ObjectWritten
 from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.protocol.signature import scalar_of
+from ftcomm.recovery.archive.results import LogEntry
 from ftcomm.recovery.events import (
     FatalFound,
     ObjectFailed,
@@ -42,7 +43,6 @@ from ftcomm.recovery.events import (
     VersionRestored,
     WriteVersion,
 )
-from ftcomm.recovery.result_log import LogEntry
 from ftcomm.state.layout import Packed, behind_each_other
 from ftcomm.state.lazy import LazyState
 

@@ -33,10 +33,10 @@ from ftcomm.protocol.signature import (
     is_copied,
     signature_text,
 )
+from ftcomm.recovery.archive.results import LogEntry
 from ftcomm.recovery.events import FatalFound, Leaving
 from ftcomm.recovery.machine import Checkpoint, NextStep, WorkerState
 from ftcomm.recovery.recent_calls import Called
-from ftcomm.recovery.result_log import LogEntry
 from ftcomm.requests.builder import Group
 from ftcomm.requests.request import (
     AnyRequest,

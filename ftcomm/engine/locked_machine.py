@@ -11,10 +11,10 @@ from ftcomm.control.thread import ControlThread
 from ftcomm.diagnostics.error_text import raised_anew
 from ftcomm.execution.data_plane import Turn
 from ftcomm.protocol.messages import Resumed
+from ftcomm.recovery.archive.results import LogEntry
 from ftcomm.recovery.events import CheckpointCommitted
 from ftcomm.recovery.machine import Checkpoint, Completion, NextStep
 from ftcomm.recovery.recent_calls import NO_CALL, Called
-from ftcomm.recovery.result_log import LogEntry
 from ftcomm.state.layout import Packed
 
 Answer = NextStep | LogEntry | Checkpoint | None

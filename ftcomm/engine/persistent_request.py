@@ -23,8 +23,8 @@ from ftcomm.execution.header_check import CallHeader
 from ftcomm.memory.pool import Array, LoggedResult, Pool
 from ftcomm.protocol.position import MAX_SEQNO
 from ftcomm.protocol.signature import Algorithm, Kind
+from ftcomm.recovery.archive.results import LogEntry
 from ftcomm.recovery.recent_calls import NO_CALL, Called
-from ftcomm.recovery.result_log import LogEntry
 from ftcomm.recovery.unasked_calls import UNTIL_NS
 from ftcomm.requests.request import CollectiveSpec
 

@@ -15,7 +15,7 @@ from ftcomm.execution.header_check import CallHeader
 from ftcomm.execution.told_sizes import Exchanges, Family, Gathers, Scatters, Sizes
 from ftcomm.memory.pool import Array, LoggedResult
 from ftcomm.protocol.signature import Kind, LogMode, logged_as
-from ftcomm.recovery.result_log import LogEntry
+from ftcomm.recovery.archive.results import LogEntry
 from ftcomm.requests.arguments import log_of_size
 from ftcomm.requests.request import Request, in_result_dtype
 

@@ -24,7 +24,7 @@ from ftcomm.memory.packed_result import (
 )
 from ftcomm.memory.pool import Array, LoggedResult
 from ftcomm.protocol.signature import Kind
-from ftcomm.recovery.replica_placement import local_copies, local_distances
+from ftcomm.recovery.archive.placement import local_copies, local_distances
 from ftcomm.requests.request import DIGEST_BYTES, NOTHING, Request
 
 COPY_STAGE = VERIFY_STAGE + 1  # one for each holder, and one for the barrier

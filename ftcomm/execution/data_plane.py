@@ -28,9 +28,9 @@ from ftcomm.protocol.frame_header import make_suffix
 from ftcomm.protocol.host_groups import members_of
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import SIGNATURE_BYTES, Algorithm, Kind
+from ftcomm.recovery.archive.placement import local_distances
 from ftcomm.recovery.events import LinkDown, MismatchSeen
 from ftcomm.recovery.recent_calls import NO_CALL
-from ftcomm.recovery.replica_placement import local_distances
 from ftcomm.recovery.unasked_calls import EPOCH, STEP
 from ftcomm.requests.request import (
     NOTHING,

@@ -11,10 +11,10 @@ from typing import Any
 from ftcomm.protocol.messages import CallMade, Calls, Plan, Report
 from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.protocol.signature import Kind, Signature
-from ftcomm.recovery.checkpoint_store import CheckpointStore
+from ftcomm.recovery.archive.archive import Archive
+from ftcomm.recovery.archive.results import LogEntry
 from ftcomm.recovery.epoch_view import EpochView
 from ftcomm.recovery.recent_calls import NO_CALL, Called, RecentCalls
-from ftcomm.recovery.result_log import LogEntry, ResultLog
 from ftcomm.recovery.states import Checkpoint, Completion, NextStep, WorkerState
 from ftcomm.recovery.tracker_contact import TrackerContact
 from ftcomm.recovery.unasked_calls import EPOCH, LATEST_S, SEQNO, STEP, UNTIL_NS
@@ -34,13 +34,12 @@ class CallProgress:
         self,
         view: EpochView,
         contact: TrackerContact,
-        log: ResultLog,
-        checkpoints: CheckpointStore,
+        archive: Archive,
     ) -> None:
         self._view = view
         self._contact = contact
-        self._log = log
-        self._checkpoints = checkpoints
+        self._log = archive.results
+        self._archive = archive
         self.prelude_length = -1  # calls before `load_checkpoint`, -1 while that is not known
         self.closed = False  # the close collective is complete here
         self.recent = RecentCalls()  # the calls completed last
@@ -141,7 +140,7 @@ class CallProgress:
         if view.is_frozen:
             return NextStep.WAIT
         if view.frontier.past_load:
-            ready = self._checkpoints.loadable(view.frontier.version, view.rank)
+            ready = self._archive.loadable(view.frontier.version, view.rank)
             return ready or NextStep.WAIT
         if self.position < view.frontier:  # the others called something else here
             return self._log.get(self.position) or NextStep.WAIT
@@ -251,7 +250,7 @@ class CallProgress:
             return refusal
         self.prelude_length = self.position.seqno
         self._log.prove_stable(self.position)
-        self._checkpoints.committed = Checkpoint(0, state, digest)
+        self._archive.committed = Checkpoint(0, state, digest)
         self._note_load(0)
         return Completion.DONE
 
@@ -291,14 +290,15 @@ class CallProgress:
         `local` is None if the checkpoint has no local states.
         """
         version = self.position.version + 1
-        self._checkpoints.offer(Checkpoint(version, value, digest), self._view.rank, local)
+        self._archive.offer(Checkpoint(version, value, digest), self._view.rank, local)
         return version
 
     def keep_local(self, epoch: int, version: int, rank: int, value: Any) -> bool:
         """Hold a copy of what `rank` has sent in phase one; False if `epoch` is over."""
         if epoch != self._view.epoch or self._view.is_frozen:
             return False
-        return self._checkpoints.keep_local(version, rank, value)
+        archive = self._archive
+        return archive.tentative_version == version and archive.keep_local(version, rank, value)
 
     def take_plan(self, plan: Plan) -> None:
         """Go on as `plan` says: the tentative version is committed, or made again."""
@@ -306,20 +306,20 @@ class CallProgress:
         words = self._log.unasked.words
         words[EPOCH], words[STEP] = plan.epoch, 0
         self.replayed = 0
-        tentative, locals_ = self._checkpoints.tentative, self._checkpoints.locals
-        if tentative is not None and tentative.version == plan.commit:
+        archive, frontier = self._archive, plan.frontier.version
+        if archive.tentative is not None and archive.tentative.version == plan.commit:
             self._commit_tentative()
-        elif tentative is not None:
-            locals_.abandon(tentative.version, plan.rank)
-        locals_.commit(plan.frontier.version)
+        elif archive.tentative is not None:
+            archive.abandon(plan.rank)
+        archive.drop_locals(frontier)
         if plan.locals is not None:
-            locals_.expect(plan.frontier.version)
+            archive.locals.know(frontier)
 
     def _commit_tentative(self) -> list[Any]:
         """Move on to the tentative version, which is known to be committed (rule R6)."""
-        version = self._checkpoints.commit()
+        version, released = self._archive.commit_tentative()
         self._advance(self.position.at_version(version))
-        return self._log.commit(version)
+        return released
 
     def _note_load(self, version: int) -> None:
         """Move on to `version`, which `load_checkpoint` returns."""
@@ -345,17 +345,17 @@ class CallProgress:
         calls = self.recent.before(self.position)
         if self.call.signature:
             calls.append(CallMade(self.position, self.call.signature, self.call.site))
-        return Calls(self.position, tuple(calls), self.loaded, self._checkpoints.digest)
+        return Calls(self.position, tuple(calls), self.loaded, self._archive.digest)
 
     def report(self) -> Report:
         """Position and results of this process, for the epoch last revoked."""
-        view, checkpoints = self._view, self._checkpoints
+        view, archive = self._view, self._archive
         return Report(
             epoch=view.revoke_epoch,
             position=self.position,
-            committed=checkpoints.committed_version,
-            tentative=checkpoints.tentative_version,
-            digest=checkpoints.digest,
+            committed=archive.committed_version,
+            tentative=archive.tentative_version,
+            digest=archive.digest,
             runs=self._log.runs(),
             prelude_length=self.prelude_length,
             caught_up=view.caught_up,
@@ -363,5 +363,5 @@ class CallProgress:
             signature=self.call.signature,
             site=self.call.site,
             closed=self.closed,
-            locals=checkpoints.locals.report(),
+            locals=archive.report_locals(),
         )

@@ -8,7 +8,7 @@ from ftcomm import errors
 from ftcomm.protocol.host_groups import Grouping
 from ftcomm.protocol.messages import FatalReport, Member, Mismatch, Plan, Route
 from ftcomm.protocol.position import START
-from ftcomm.recovery.replica_placement import keep_order
+from ftcomm.recovery.archive.placement import keep_order
 from ftcomm.recovery.states import WORKER_STATES, WorkerState
 
 NOBODY: frozenset[int] = frozenset()

@@ -12,10 +12,10 @@ from ftcomm.protocol.messages import (
 from ftcomm.protocol.position import PRELUDE, Position, PositionRange
 from ftcomm.protocol.spares.prefetch_messages import Prefetch
 from ftcomm.protocol.value_classes import dataclass
-from ftcomm.recovery.copies.copy_store import ResultCopy
+from ftcomm.recovery.archive.archive import ResultCopy
+from ftcomm.recovery.archive.results import LogEntry
 from ftcomm.recovery.messages.names import Mark
 from ftcomm.recovery.recent_calls import NO_CALL, Called
-from ftcomm.recovery.result_log import LogEntry
 
 # --- events -----------------------------------------------------------------------------------
 

@@ -41,8 +41,10 @@ from ftcomm.protocol.messages import (
 )
 from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.protocol.spares.prefetch_messages import Prefetch
+from ftcomm.recovery.archive.archive import Archive
+from ftcomm.recovery.archive.placement import keep_stride
+from ftcomm.recovery.archive.results import LogEntry
 from ftcomm.recovery.call_progress import CallProgress
-from ftcomm.recovery.checkpoint_store import CheckpointStore
 from ftcomm.recovery.contributions.contributed_calls import ContributedCalls
 from ftcomm.recovery.copies.copied_calls import CopiedCalls
 from ftcomm.recovery.epoch_view import COPIES, NOBODY, OF_COPIES, EpochView
@@ -91,8 +93,6 @@ from ftcomm.recovery.fetch_orders import fetch_orders, flaw_in
 from ftcomm.recovery.known_roster import known_roster
 from ftcomm.recovery.marked_versions import MarkedVersions
 from ftcomm.recovery.messages.message_exchange import MessageExchange
-from ftcomm.recovery.replica_placement import keep_stride
-from ftcomm.recovery.result_log import LogEntry, ResultLog
 from ftcomm.recovery.spares.prefetching import Prefetching
 from ftcomm.recovery.states import (
     Checkpoint,
@@ -115,17 +115,17 @@ class WorkerMachine:
         self.view = EpochView()  # the epoch as the tracker last described it
         # Who this process is to the tracker, and whether the tracker counts it.
         self.contact = TrackerContact(identity, limits, now=now)
-        self.log = ResultLog()  # results kept for replay
-        self.checkpoints = CheckpointStore()  # the committed one and the tentative one
+        self.archive = Archive()  # all that is kept for replay, but messages
+        self.log = self.archive.results
         # Marked checkpoints, until the store has them.
-        self.durables = MarkedVersions(self.log, self.checkpoints)
-        self.prefetching = Prefetching(self.view, self.checkpoints)  # what it fetches as a spare
+        self.durables = MarkedVersions(self.archive)
+        self.prefetching = Prefetching(self.view, self.archive)  # what it fetches as a spare
         # The position, and the calls of the user's thread.
-        self.progress = CallProgress(self.view, self.contact, self.log, self.checkpoints)
+        self.progress = CallProgress(self.view, self.contact, self.archive)
         # Calls of which each rank keeps its own input.
-        self.contributed = ContributedCalls(self.view, self.contact, self.progress, self.log)
+        self.contributed = ContributedCalls(self.view, self.contact, self.progress, self.archive)
         # Calls of which each rank's result is kept at other ranks.
-        self.copied = CopiedCalls(self.view, self.contact, self.progress, self.log)
+        self.copied = CopiedCalls(self.view, self.contact, self.progress, self.archive)
         # What was sent from one rank to another.
         self.messages = MessageExchange(self.view, self.contact, self.progress)
 
@@ -174,7 +174,7 @@ class WorkerMachine:
                 effects = self.on_store(event)
         effects += self.durables.take_effects()
         self.view.check_invariants()
-        self.checkpoints.check_invariants(self.progress.position, self.view.rank)
+        self.archive.check_invariants(self.progress.position, self.view.rank)
         return effects
 
     def freeze(self) -> None:
@@ -294,7 +294,7 @@ class WorkerMachine:
         report, hold = self.progress.report(), self.messages.hold
         if hold.may_change:
             report = replace(report, tentative=PRELUDE)
-        elif self.checkpoints.tentative is not None:
+        elif self.archive.tentative is not None:
             hold.report()
         return [SendControl(replace(report, messages=self.messages.balance))]
 
@@ -331,11 +331,11 @@ class WorkerMachine:
             case ResultFetched():
                 return self.on_result_fetched(event)
             case CheckpointFetched(_, version, value):
-                self.log.commit(version)  # an older one that was fetched for an older plan goes
-                self.checkpoints.put_fetched(version, value)
+                self.archive.commit(version)  # an older one that was fetched for an older plan goes
+                self.archive.put_fetched(version, value)
                 return [Wake()]
             case LocalFetched(_, version, rank, value):
-                self.checkpoints.locals.put(version, rank, value)
+                self.archive.keep_local(version, rank, value)
                 return [Wake()] if rank == self.view.rank else []
             case FetchEnded(epoch, source, failure):
                 return self.on_fetch_ended(epoch, source, failure)
@@ -408,11 +408,11 @@ class WorkerMachine:
         if not self.durables.restoring.end(restored.record):
             return []
         version = restored.version
-        self.checkpoints.put_fetched(version, restored.value)
+        self.archive.put_fetched(version, restored.value)
         if restored.locals is not None:
-            self.checkpoints.locals.expect(version)
+            self.archive.locals.know(version)
             for rank, value in restored.locals.items():
-                self.checkpoints.locals.put(version, rank, value)
+                self.archive.keep_local(version, rank, value)
         for position, entry in restored.prelude:
             self.log.add(position, entry)
         self.progress.prelude_length = restored.prelude_length
@@ -453,7 +453,7 @@ class WorkerMachine:
     def on_ask_calls(self, version: int) -> list[Effect]:
         """Say what this process has called: somebody has seen a mismatch (rule R7)."""
         effects: list[Effect] = [SendControl(self.progress.calls_made())]
-        tentative = self.checkpoints.tentative
+        tentative = self.archive.tentative
         if tentative is not None and tentative.version == version:
             effects.append(DescribeState(version, tentative.value))
         return effects

@@ -23,7 +23,7 @@ from ftcomm.protocol.durable.store_messages import (
 )
 from ftcomm.protocol.messages import WorkerMessage
 from ftcomm.protocol.position import PRELUDE, Position
-from ftcomm.recovery.checkpoint_store import CheckpointStore
+from ftcomm.recovery.archive.archive import Archive
 from ftcomm.recovery.epoch_view import EpochView
 from ftcomm.recovery.events import (
     Effect,
@@ -35,7 +35,6 @@ from ftcomm.recovery.events import (
     WriteVersion,
 )
 from ftcomm.recovery.recent_calls import NO_CALL, Called
-from ftcomm.recovery.result_log import ResultLog
 from ftcomm.recovery.states import Checkpoint
 
 # One is written and one waits. Rank 0 marks by its clock only while none is held, so a third one
@@ -65,9 +64,8 @@ class MarkedVersions:
         restoring: what this process reads from the store before its first plan.
     """
 
-    def __init__(self, log: ResultLog, checkpoints: CheckpointStore) -> None:
-        self._log = log
-        self._checkpoints = checkpoints
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
         # The version for whose record the user's thread waits, or waited last.
         self.awaited = PRELUDE
         self.awaited_by = NO_CALL  # its call while it waits, else `NO_CALL`
@@ -123,7 +121,7 @@ class MarkedVersions:
 
     def mark(self, prelude_length: int) -> None:
         """Hold the committed checkpoint until it is durable. It must be packed first."""
-        checkpoint = self._checkpoints.committed
+        checkpoint = self._archive.committed
         assert checkpoint is not None
         version = checkpoint.version
         if version in self.held or version <= max(self.durable, 0):
@@ -132,18 +130,18 @@ class MarkedVersions:
         if len(self.held) >= MAX_HELD:
             waiting = [v for v, each in self.held.items() if not each.is_ordered]
             del self.held[min(waiting, default=min(self.held))]
-        self.held[version] = MarkedVersion(checkpoint, self._checkpoints.locals.of(version))
+        self.held[version] = MarkedVersion(checkpoint, self._archive.locals.of(version))
         self._unpacked.append(version)
 
     def mark_planned(self, view: EpochView, prelude_length: int) -> None:
         """Mark the version of the frontier where the plan says so: all that it needs is here."""
         self.prelude_length = prelude_length  # a spare may have marked one without knowing it
-        if view.marks and self._checkpoints.committed_version == view.frontier.version:
+        if view.marks and self._archive.committed_version == view.frontier.version:
             self.mark(prelude_length)
 
     def mark_last(self, version: int, prelude_length: int) -> list[Effect]:
         """Mark the last version of the job, as the tracker orders; or say that it is not here."""
-        if self._checkpoints.committed_version == version:
+        if self._archive.committed_version == version:
             self.mark(prelude_length)
         if version in self.held:
             return []
@@ -153,9 +151,9 @@ class MarkedVersions:
     @property
     def must_tell_next(self) -> bool:
         """True if the committed checkpoint follows one for the store, and nobody has said so."""
-        checkpoint = self._checkpoints.committed
+        checkpoint = self._archive.committed
         # Not compared: one that was fetched or is lazy, or that another run may compute otherwise.
-        if checkpoint is None or not any(checkpoint.digest) or self._log.copies.made_last:
+        if checkpoint is None or not any(checkpoint.digest) or self._archive.made_from_copies:
             return False
         before = checkpoint.version - 1
         is_for_the_store = before > 0 and (before in self.held or before == self.durable)
@@ -167,7 +165,7 @@ class MarkedVersions:
         self._unpacked = []
         effects: list[Effect] = [PackVersion(v.version, v.value, v.digest) for v in marked]
         if self.must_tell_next:
-            committed = self._checkpoints.committed
+            committed = self._archive.committed
             assert committed is not None
             self._next = {v: d for v, d in self._next.items() if v > self.durable}
             self._next[committed.version] = committed.digest
@@ -216,7 +214,7 @@ class MarkedVersions:
         positions = [
             Position(0, PRELUDE, seqno) for run in ordered.prelude for seqno in run.seqnos()
         ]
-        entries = tuple((position, self._log.get(position)) for position in positions)
+        entries = tuple((position, self._archive.results.get(position)) for position in positions)
         gone = [position for position, entry in entries if entry is None]
         if gone:  # dropped since it was told what is held: others keep it, and now are asked
             failed = WriteFailed(version, True, f"result {gone[0]} is not held here any more")
@@ -269,7 +267,7 @@ class MarkedVersions:
 
     def _said_of(self, version: int) -> Marked:
         marked = self.held[version]
-        held = self._log.runs_of(PRELUDE)
+        held = self._archive.results.runs_of(PRELUDE)
         return Marked(
             version=version,
             digest=marked.checkpoint.digest,

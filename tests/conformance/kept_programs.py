@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ftcomm.recovery.result_log import KEEP_BY_ALL_BYTES
+from ftcomm.recovery.archive.results import KEEP_BY_ALL_BYTES
 from tests.conformance.recorder import Recorder
 
 CALLS = 12

@@ -18,10 +18,10 @@ from ftcomm.protocol.codec import Decoder, encode
 from ftcomm.protocol.member_deltas import MemberDeltaReader, MemberDeltaWriter
 from ftcomm.protocol.messages import ControlMessage, Fetch, Hello, LocalFetch, Revoke, Welcome
 from ftcomm.protocol.position import Position, PositionRange
+from ftcomm.recovery.archive.results import LogEntry
 from ftcomm.recovery.events import SendControl, StartFetch
 from ftcomm.recovery.fetch_orders import ExpectedItems
 from ftcomm.recovery.machine import Checkpoint, Identity, MachineLimits, WorkerMachine
-from ftcomm.recovery.result_log import LogEntry
 from ftcomm_tracker.server.connections.connection import Connection
 from ftcomm_tracker.server.operators import Operators
 from ftcomm_tracker.server.server import of_a_member
@@ -110,8 +110,8 @@ def feed_to_holder(raw: bytes) -> None:
     core = a_member()
     for seqno in range(3):
         core.log.add(Position(0, -1, seqno), LogEntry(SIGNATURE.encode(), EMPTY))
-    core.checkpoints.committed = Checkpoint(1, b"state")
-    core.checkpoints.locals.put(1, 0, b"local")
+    core.archive.committed = Checkpoint(1, b"state")
+    core.archive.locals.put(1, 0, b"local")
     sock: Any = Script(raw)
     driver: Any = SimpleNamespace(hub=_hub(core))
     try:

@@ -70,6 +70,7 @@ PRODUCT_LINES = {
         (44628, "a callback by which a fit of Keras survives losses"),
         (44648, "state machines as tables of edges"),
         (44176, "no rings of shared memory for pairs of ranks"),
+        (44159, "one archive in place of four stores"),
     ],
     "ftcomm_tracker": [
         (20600, "the first bound"),
@@ -140,7 +141,7 @@ BOUNDS = {
     "events and effects": Bound(
         83, "of both cores: what can happen, and what follows; the last is PutNextDigest"
     ),
-    "importers of features, worker": Bound(33, "modules times features"),
+    "importers of features, worker": Bound(25, "modules times features"),
     "importers of features, tracker": Bound(35, "modules times features"),
     "small files with one importer": Bound(0, f"under {SMALL_FILE} lines, without a reason"),
     "root modules": Bound(

@@ -86,7 +86,7 @@ def test_a_broken_rule_is_found_with_the_shortest_way_to_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A tracker that assumes that whoever lives has everything."""
-    monkeypatch.setattr("ftcomm.recovery.result_log.ResultLog.runs", lambda _: ())
+    monkeypatch.setattr("ftcomm.recovery.archive.results.Results.runs", lambda _: ())
     found = explore(Script("SB", 2, 1))
     assert found.violation != ""
     assert sum(move[0] == "crash" for move in found.path) == 1

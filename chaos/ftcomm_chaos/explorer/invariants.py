@@ -2,12 +2,11 @@
 
 from typing import TYPE_CHECKING, Any
 
-from ftcomm.protocol.link_messages import CopyName
 from ftcomm.protocol.messages import AllClosed
 from ftcomm.protocol.position import Position
+from ftcomm.recovery.archive.placement import local_owners
 from ftcomm.recovery.contributions.contributed_calls import DIGEST_BYTES
 from ftcomm.recovery.machine import WorkerMachine, WorkerState
-from ftcomm.recovery.replica_placement import local_owners
 from ftcomm_chaos.explorer.transitions import LIMITS
 from ftcomm_chaos.explorer.workload import COPIED, local_value
 from ftcomm_chaos.sim.workload import InputDigests
@@ -68,7 +67,7 @@ def _check_local_copies(model: "Model", cores: list[WorkerMachine]) -> None:
             continue
         kept = local_owners(core.view.keep_order, core.view.rank, LIMITS.local_replicas)
         for owner in (core.view.rank, *kept):
-            if core.checkpoints.locals.get(version, owner) != local_value(version, owner):
+            if core.archive.locals.get(version, owner) != local_value(version, owner):
                 raise Violation(f"rank {core.view.rank} lacks {owner}'s local state (R6)")
 
 
@@ -82,7 +81,7 @@ def _check_results_copied(model: "Model") -> None:
             if not is_due or model.script.kind_at(position) not in COPIED:
                 continue
             for owner in {core.view.rank, *others} - model.closed:
-                copy = core.log.copies.get(CopyName(position, owner))
+                copy = core.archive.copies.get(position, owner)
                 due = used.digests[owner * DIGEST_BYTES : (owner + 1) * DIGEST_BYTES]
                 if copy is None or copy.value != due:
                     raise Violation(

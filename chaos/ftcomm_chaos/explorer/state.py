@@ -7,9 +7,8 @@ from typing import Any, NamedTuple, TypeVar
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.protocol.messages import Fetched, Hello, Revoke, Settled, Welcome
 from ftcomm.protocol.position import START, Position
+from ftcomm.recovery.archive.archive import Contribution, ResultCopy
 from ftcomm.recovery.contributions.contributed_calls import Offer
-from ftcomm.recovery.contributions.contribution_log import Contribution
-from ftcomm.recovery.copies.copy_store import ResultCopy
 from ftcomm.recovery.events import (
     Attached,
     CheckpointFetched,
@@ -368,16 +367,14 @@ class Model:
         fetches[index] = transitions.PendingFetch(epoch, rank, items[1:])
         self.processes[port] = process._replace(fetches=tuple(fetches))
         if isinstance(item, int):
-            held = source.checkpoints.committed
+            held = source.archive.committed
             if held is None or held.version != item:
                 raise Violation(f"rank {rank} was named for checkpoint {item}, but has {held}")
             self.hear(port, CheckpointFetched(epoch, item, held.value))
             return
         local = isinstance(item, LocalItem)
         found = (
-            source.checkpoints.locals.get(item.version, item.rank)
-            if local
-            else source.log.get(item)
+            source.archive.locals.get(item.version, item.rank) if local else source.log.get(item)
         )
         if found is None:
             raise Violation(f"rank {rank} was named as a holder of {item}, but has it not")
@@ -444,8 +441,8 @@ class Model:
         if not letter:
             return False
         if letter == "L" and core.view.frontier.past_load:
-            lacks = core.checkpoints.locals.lacks(core.view.frontier.version, core.view.rank)
-            return core.checkpoints.committed is not None and not lacks
+            lacks = core.archive.locals.lacks(core.view.frontier.version, core.view.rank)
+            return core.archive.committed is not None and not lacks
         if letter in "CP" and core.view.pending_fetches:
             return False
         if core.progress.position < core.view.frontier:

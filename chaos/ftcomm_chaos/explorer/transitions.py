@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 
 from ftcomm.protocol.link_messages import CopyName
 from ftcomm.protocol.position import PRELUDE, Position
-from ftcomm.recovery.contributions.contribution_log import Contribution
+from ftcomm.recovery.archive.archive import Contribution
+from ftcomm.recovery.archive.placement import local_owners
+from ftcomm.recovery.archive.results import LogEntry
 from ftcomm.recovery.events import (
     AskForMessages,
     Event,
@@ -19,8 +21,6 @@ from ftcomm.recovery.events import (
 )
 from ftcomm.recovery.machine import Checkpoint, Completion, MachineLimits, NextStep, WorkerMachine
 from ftcomm.recovery.messages.names import Mark
-from ftcomm.recovery.replica_placement import local_owners
-from ftcomm.recovery.result_log import LogEntry
 from ftcomm_chaos.explorer.workload import (
     CONTRIBUTED,
     COPIED,
@@ -161,7 +161,7 @@ def replay_parts(core: WorkerMachine, letter: str) -> InputDigests | None:
     parts = core.contributed.parts()
     if isinstance(step, NextStep) or parts is None:
         return None
-    own = core.log.contributions.get(core.progress.position)
+    own = core.archive.inputs.get(core.progress.position, core.view.rank)
     assert own is not None, "it has asked for parts, so it has contributed"
     used = {**parts, core.view.rank: own.value}
     assert core.contributed.replay(now=0.0) is Completion.DONE
@@ -170,7 +170,7 @@ def replay_parts(core: WorkerMachine, letter: str) -> InputDigests | None:
 
 def offer(core: WorkerMachine, letter: str) -> None:
     """Hold a tentative checkpoint, if this call is one and none is held yet."""
-    if letter in "CP" and core.checkpoints.tentative is None:
+    if letter in "CP" and core.archive.tentative is None:
         version = core.progress.position.version + 1
         local = local_value(version, core.view.rank) if letter == "P" else None
         core.progress.offer_checkpoint(version, b"d", local)

@@ -113,7 +113,7 @@ class RecordingMonitor(Monitor):
     def on_checkpoint(self, record: "SimulatedProcess", position: Position, version: int) -> None:
         """A checkpoint returns."""
         super().on_checkpoint(record, position, version)
-        checkpoint = record.core.checkpoints.committed
+        checkpoint = record.core.archive.committed
         state = None if checkpoint is None else packed(checkpoint.value)
         self._return(record, Kind.CHECKPOINT, position, state, epoch=None, version=version)
 
@@ -180,7 +180,7 @@ class RecordingMonitor(Monitor):
             self._enter(record, kind, position)
         call, core = self._inside.pop(record.port), record.core
         how, when = (SERVED, core.view.epoch) if epoch is None else (EXECUTED, epoch)
-        local = None if version is None else core.checkpoints.locals.get(version, core.view.rank)
+        local = None if version is None else core.archive.locals.get(version, core.view.rank)
         self._write(
             record,
             Returned(

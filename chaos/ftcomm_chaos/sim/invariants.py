@@ -11,8 +11,8 @@ from ftcomm.protocol.messages import (
 )
 from ftcomm.protocol.position import PRELUDE, START, Position
 from ftcomm.protocol.signature import Kind
+from ftcomm.recovery.archive.placement import is_replica_holder, keep_stride, local_owners
 from ftcomm.recovery.events import PrefetchEnded
-from ftcomm.recovery.replica_placement import is_replica_holder, keep_stride, local_owners
 from ftcomm_chaos.sim.end_rules import EndRules
 from ftcomm_chaos.sim.fault_plan import SimulatedFaultKind as Fault
 from ftcomm_chaos.sim.store import Record
@@ -239,13 +239,9 @@ class Monitor:
             core = other.core
             if not core.progress.position.past_load:
                 continue
-            held = (
-                core.checkpoints.committed is not None
-                and core.checkpoints.committed.version >= version
-            )
+            held = core.archive.committed is not None and core.archive.committed.version >= version
             offered = (
-                core.checkpoints.tentative is not None
-                and core.checkpoints.tentative.version == version
+                core.archive.tentative is not None and core.archive.tentative.version == version
             )
             process.require(
                 held or offered, f"{version} is committed, but {other} has no copy (R6)"
@@ -382,7 +378,7 @@ class Monitor:
                 core.view.keep_order, core.view.rank, core.contact.limits.local_replicas
             )
             held = {
-                owner: core.checkpoints.locals.get(version, owner)
+                owner: core.archive.locals.get(version, owner)
                 for owner in (core.view.rank, *owners)
             }
             due = {owner: program.locals[version, owner] for owner in held}
@@ -532,19 +528,19 @@ class Monitor:
         if fatal_decision.cause.startswith("every member"):
             return core.view.caught_up > 0
         if fatal_decision.cause.startswith("checkpoint"):
-            version, held = fatal_decision.position.version, core.checkpoints
+            version, held = fatal_decision.position.version, core.archive
             is_tentative = held.tentative_version == version and self._has_all_locals(version)
             return held.committed_version == version or is_tentative
         if fatal_decision.cause.startswith(LOCAL_LOST):
             return (
-                core.checkpoints.locals.get(fatal_decision.position.version, fatal_decision.rank)
+                core.archive.locals.get(fatal_decision.position.version, fatal_decision.rank)
                 is not None
             )
         return core.log.get(fatal_decision.position) is not None
 
     def _has_all_locals(self, version: int) -> bool:
         """A tentative version is of use only with the local states of all ranks."""
-        stores = [process.core.checkpoints.locals for process in self.sim.current_processes()]
+        stores = [process.core.archive.locals for process in self.sim.current_processes()]
         return not self.sim.program.keeps_locals or all(
             any(store.get(version, rank) is not None for store in stores)
             for rank in range(self.sim.world_size)

@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass, replace
 
 from ftcomm.config.job_settings import JobSettings
-from ftcomm.recovery.result_log import ENTRY_BYTES
+from ftcomm.recovery.archive.results import ENTRY_BYTES
 
 WIRED = 0.25  # share of the seeds whose connections are bytes
 CROWDED = 0.05  # share with more ranks than usual

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ftcomm.durable.records import EndedRecord, EpochRecord
 from ftcomm.protocol.durable.store_messages import ObjectWritten
 from ftcomm.protocol.position import PRELUDE, Position
-from ftcomm.recovery.result_log import LogEntry
+from ftcomm.recovery.archive.results import LogEntry
 from ftcomm_chaos.sim.workload import state_digest
 from ftcomm_chaos.sim.world import Violation
 from ftcomm_tracker.core.durable.attempts import PutAttempt

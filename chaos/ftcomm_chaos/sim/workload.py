@@ -17,8 +17,8 @@ from ftcomm.collectives.selection import schedule_for
 from ftcomm.protocol.host_groups import Grouping
 from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.protocol.signature import Algorithm, Kind, LogMode, OpCode, Signature
+from ftcomm.recovery.archive.results import ENTRY_BYTES, KEEP_BY_ALL_BYTES
 from ftcomm.recovery.contributions.contributed_calls import DIGEST_BYTES
-from ftcomm.recovery.result_log import ENTRY_BYTES, KEEP_BY_ALL_BYTES
 from ftcomm.testing.in_memory import run_in_memory
 
 Value = tuple[float, ...]

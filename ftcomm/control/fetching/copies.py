@@ -26,8 +26,8 @@ from ftcomm.memory.packed_result import result_digest
 from ftcomm.memory.pool import Array, LoggedResult
 from ftcomm.protocol.handshake import DataContext
 from ftcomm.protocol.link_messages import CopyItem, CopyName, CopyRequest, FetchWait
+from ftcomm.recovery.archive.archive import ResultCopy
 from ftcomm.recovery.contributions.contributed_calls import Offer
-from ftcomm.recovery.copies.copy_store import ResultCopy
 from ftcomm.recovery.events import CopyFetched, CopyLost, FetchCopies
 
 # --- the side of the rank that is asked ---------------------------------------------------------

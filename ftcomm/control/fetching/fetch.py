@@ -110,7 +110,7 @@ def _look_up(driver: Driver, item: Item, state: LoggedResult | None) -> _Found |
     core = driver.hub.core
     with driver.hub.lock:
         core.freeze()
-        local = core.checkpoints.locals.get(item.position.version, item.rank)
+        local = core.archive.locals.get(item.position.version, item.rank)
         entry = core.log.get(item.position)
         site = ""
         if entry is not None and is_contributed(entry.signature):
@@ -132,7 +132,7 @@ async def _state(driver: Driver, sock: ByteStream, version: int) -> LoggedResult
         BackgroundError: it could not be packed.
     """
     with driver.hub.lock:
-        checkpoint = driver.hub.core.checkpoints.committed
+        checkpoint = driver.hub.core.archive.committed
     if checkpoint is None or checkpoint.version != version:
         return None
     value = checkpoint.value

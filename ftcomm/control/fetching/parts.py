@@ -29,8 +29,8 @@ from ftcomm.protocol.handshake import DataContext
 from ftcomm.protocol.link_messages import FetchEnd, FetchWait, PartItem, PartRequest
 from ftcomm.protocol.messages import ControlMessage
 from ftcomm.protocol.position import Position
+from ftcomm.recovery.archive.archive import Contribution
 from ftcomm.recovery.contributions.contributed_calls import Offer
-from ftcomm.recovery.contributions.contribution_log import Contribution
 from ftcomm.recovery.events import FetchParts, PartFetched, PartLost
 
 # --- the side of the rank that has the part -----------------------------------------------------

@@ -79,9 +79,9 @@ def _committed(driver: Driver) -> tuple[int, Packed | None, bool]:
     The state is None if it would have to be packed for this.
     """
     with driver.hub.lock:
-        checkpoints = driver.hub.core.checkpoints
-        checkpoint, version = checkpoints.committed, checkpoints.committed_version
-        has_locals = checkpoints.locals.of(version) is not None
+        archive = driver.hub.core.archive
+        checkpoint, version = archive.committed, archive.committed_version
+        has_locals = archive.locals.of(version) is not None
     if checkpoint is None:
         return PRELUDE, None, False
     value = checkpoint.value

@@ -11,10 +11,10 @@ from ftcomm.engine.runs.cut_check import CutCheck
 from ftcomm.engine.runs.replay_check import ReplayCheck
 from ftcomm.execution.data_plane import DataPlane
 from ftcomm.execution.header_check import CallHeader
+from ftcomm.recovery.archive.results import LogEntry
 from ftcomm.recovery.events import MismatchSeen
 from ftcomm.recovery.machine import Checkpoint, NextStep
 from ftcomm.recovery.recent_calls import Called
-from ftcomm.recovery.result_log import LogEntry
 from ftcomm.requests.request import DIGEST_BYTES, CheckpointPayload, CollectiveSpec
 from ftcomm.state.layout import Packed
 
@@ -153,7 +153,7 @@ class CheckpointRuns:
     def local_state(self, version: int) -> Packed | None:
         """This rank's own local state of the loaded `version`; None if that has none."""
         with self._hub.lock:
-            local: Packed | None = self._core.checkpoints.locals.get(version, self._view.rank)
+            local: Packed | None = self._core.archive.locals.get(version, self._view.rank)
             return local
 
     def load(self, raw: Packed, form: CollectiveSpec) -> Checkpoint:

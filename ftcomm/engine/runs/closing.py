@@ -8,9 +8,9 @@ from ftcomm.engine.runs.replay_check import ReplayCheck
 from ftcomm.execution.data_plane import DataPlane
 from ftcomm.execution.header_check import CallHeader
 from ftcomm.memory.pool import EMPTY
+from ftcomm.recovery.archive.results import LogEntry
 from ftcomm.recovery.events import OwnCloseDone
 from ftcomm.recovery.machine import NextStep, WorkerState
-from ftcomm.recovery.result_log import LogEntry
 from ftcomm.requests.request import CollectiveSpec
 
 

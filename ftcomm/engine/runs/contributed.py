@@ -26,10 +26,10 @@ from ftcomm.execution.data_plane import DataPlane, Turn
 from ftcomm.memory.packed_result import unpack_result
 from ftcomm.memory.pool import Array, LoggedResult
 from ftcomm.protocol.signature import Kind, is_contributed, is_copied, logged_as
-from ftcomm.recovery.contributions.contribution_log import Contribution
+from ftcomm.recovery.archive.archive import Contribution
+from ftcomm.recovery.archive.results import LogEntry
 from ftcomm.recovery.events import LinkDown, PartsWanted
 from ftcomm.recovery.machine import NextStep
-from ftcomm.recovery.result_log import LogEntry
 from ftcomm.requests.request import ContributedForm, Extents, Request, in_result_dtype
 
 

@@ -142,7 +142,7 @@ class CutCheck:
 
     def _was_restarted(self) -> bool:
         """True if an earlier process of this rank was in this version: this one has loaded it."""
-        contact, committed = self._core.contact, self._core.checkpoints.committed
+        contact, committed = self._core.contact, self._core.archive.committed
         is_later = contact.incarnation > 1 or contact.identity.spare
         return is_later and (committed is None or not committed.digest)
 

@@ -4,8 +4,8 @@ from collections.abc import Collection
 
 from ftcomm.control.hub import Hub
 from ftcomm.execution.data_plane import DataPlane
+from ftcomm.recovery.archive.results import LogEntry
 from ftcomm.recovery.events import MismatchSeen
-from ftcomm.recovery.result_log import LogEntry
 
 
 class ReplayCheck:

@@ -15,8 +15,8 @@ import enum
 from typing import Any, assert_never
 
 from ftcomm.protocol.position import Position
+from ftcomm.recovery.archive.archive import Archive, Contribution
 from ftcomm.recovery.call_progress import CallProgress
-from ftcomm.recovery.contributions.contribution_log import Contribution
 from ftcomm.recovery.contributions.peer_parts import PeerParts
 from ftcomm.recovery.epoch_view import EpochView
 from ftcomm.recovery.events import (
@@ -29,7 +29,6 @@ from ftcomm.recovery.events import (
     PartsWanted,
     Wake,
 )
-from ftcomm.recovery.result_log import ResultLog
 from ftcomm.recovery.states import Completion
 from ftcomm.recovery.tracker_contact import TrackerContact
 
@@ -51,12 +50,12 @@ class ContributedCalls:
     """
 
     def __init__(
-        self, view: EpochView, contact: TrackerContact, progress: CallProgress, log: ResultLog
+        self, view: EpochView, contact: TrackerContact, progress: CallProgress, archive: Archive
     ) -> None:
         self._view = view
         self._contact = contact
         self._progress = progress
-        self._log = log
+        self._log, self._archive = archive.results, archive
         self._parts = PeerParts()
         self._waits_since: tuple[Position, float] | None = None  # for parts of that call
 
@@ -75,7 +74,7 @@ class ContributedCalls:
             at = DIGEST_BYTES * self._view.rank
             if entry.value.digests[at : at + DIGEST_BYTES] != contribution.digest:
                 return False
-        self._log.contributions.put(position, contribution)
+        self._archive.inputs.put(position, self._view.rank, contribution)
         return True
 
     def differs(self) -> FatalFound:
@@ -180,7 +179,7 @@ class ContributedCalls:
 
     def offer(self, position: Position) -> Contribution | Offer:
         """Offer the contribution to the call at `position`, for a rank that replays it."""
-        contribution = self._log.contributions.get(position)
+        contribution = self._archive.inputs.get(position, self._view.rank)
         if contribution is not None:
             return contribution
         return Offer.GONE if self._progress.position > position else Offer.NOT_YET

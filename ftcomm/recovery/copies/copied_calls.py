@@ -17,10 +17,12 @@ from typing import Any, assert_never
 from ftcomm.protocol.link_messages import CopyName
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import is_copied, signature_text
+from ftcomm.recovery.archive.archive import Archive, ResultCopy
+from ftcomm.recovery.archive.placement import local_owners, local_replica_holders
+from ftcomm.recovery.archive.results import LogEntry
 from ftcomm.recovery.call_progress import CallProgress
 from ftcomm.recovery.contributions.contributed_calls import DIGEST_BYTES, Offer
 from ftcomm.recovery.copies.asked_copies import AskedCopies
-from ftcomm.recovery.copies.copy_store import ResultCopy
 from ftcomm.recovery.epoch_view import EpochView
 from ftcomm.recovery.events import (
     CopyFetched,
@@ -31,8 +33,6 @@ from ftcomm.recovery.events import (
     LinkDown,
     Wake,
 )
-from ftcomm.recovery.replica_placement import local_owners, local_replica_holders
-from ftcomm.recovery.result_log import LogEntry, ResultLog
 from ftcomm.recovery.states import Completion
 from ftcomm.recovery.tracker_contact import TrackerContact
 
@@ -45,12 +45,12 @@ class CopiedCalls:
     """
 
     def __init__(
-        self, view: EpochView, contact: TrackerContact, progress: CallProgress, log: ResultLog
+        self, view: EpochView, contact: TrackerContact, progress: CallProgress, archive: Archive
     ) -> None:
         self._view = view
         self._contact = contact
         self._progress = progress
-        self._log = log
+        self._log, self._archive = archive.results, archive
         self._asked = AskedCopies()
         self._missed_since: tuple[CopyName, float] | None = None  # no member here has it
 
@@ -66,14 +66,14 @@ class CopiedCalls:
         if epoch != view.epoch or view.is_frozen:
             return False
         name = CopyName(self._progress.position, owner)
-        self._log.copies.put(name, ResultCopy(epoch, digest, value))
+        self._archive.put_copy(name, ResultCopy(epoch, digest, value))
         return True
 
     def own(self) -> Any | None:
         """This rank's result of the call at its position, which others have completed; if here."""
         name = CopyName(self._progress.position, self._view.rank)
-        copy = self._log.copies.get(name)
-        return None if copy is None or name in self._log.copies.wanted else copy.value
+        copy = self._archive.copies.get(name.position, name.owner)
+        return None if copy is None or name in self._archive.wanted else copy.value
 
     def replay(self, *, now: float) -> Completion:
         """Complete the call with `own`. Like `CallProgress.replay`, it proves nothing."""
@@ -90,12 +90,12 @@ class CopiedCalls:
         for owner in (view.rank, *others):
             at = DIGEST_BYTES * owner
             digest = entry.value.digests[at : at + DIGEST_BYTES]
-            self._log.copies.expect(CopyName(position, owner), digest)
+            self._archive.expect_copy(CopyName(position, owner), digest)
 
     @property
     def is_lacking(self) -> bool:
         """True while this rank has not caught up: something is missing that others may have."""
-        return any(self._is_awaited(name) for name in self._log.copies.wanted)
+        return any(self._is_awaited(name) for name in self._archive.wanted)
 
     def _is_awaited(self, name: CopyName) -> bool:
         """Tell whether that result keeps this rank back: its own always does."""
@@ -105,7 +105,7 @@ class CopiedCalls:
         """Ask each rank that is idle for what is missing."""
         epoch = self._view.epoch
         self._asked.turn_to(epoch)
-        wanted = ((name, self._sources(name)) for name in self._log.copies.wanted)
+        wanted = ((name, self._sources(name)) for name in self._archive.wanted)
         orders = self._asked.ask(wanted)
         return [FetchCopies(epoch, rank, tuple(names)) for (rank, _), names in orders.items()]
 
@@ -135,9 +135,9 @@ class CopiedCalls:
             return []
         match event:
             case CopyFetched(_, name, rank, copy):
-                fits = self._log.copies.fits(name, copy)  # else it is of another execution
+                fits = self._archive.fits(name, copy)  # else it is of another execution
                 if fits:
-                    self._log.copies.put(name, copy)
+                    self._archive.put_copy(name, copy)
                 is_due = self._asked.answered(name, rank, has_it=fits)
             case CopyLost(epoch, name, rank, cause, is_gone):
                 if not is_gone:
@@ -154,7 +154,7 @@ class CopiedCalls:
 
         One that has closed and only lost its connection comes back with a new plan.
         """
-        rank, wanted = self._view.rank, self._log.copies.wanted
+        rank, wanted = self._view.rank, self._archive.wanted
         missed = next((n for n in wanted if n.owner == rank and self._is_without(n)), None)
         if missed is None or not self._view.is_live:
             return None
@@ -181,8 +181,8 @@ class CopiedCalls:
         """
         if name.owner not in (asker, self._view.rank):
             return Offer.GONE
-        copy = self._log.copies.get(name)
-        if copy is not None and name not in self._log.copies.wanted:
+        copy = self._archive.copies.get(name.position, name.owner)
+        if copy is not None and name not in self._archive.wanted:
             return copy
         is_behind = self._view.rank == name.owner and self._progress.position <= name.position
         return Offer.NOT_YET if is_behind else Offer.GONE

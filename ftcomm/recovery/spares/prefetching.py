@@ -6,7 +6,7 @@ that it is held here; a plan that loads a newer one fetches that as for any work
 
 from ftcomm.protocol.position import PRELUDE
 from ftcomm.protocol.spares.prefetch_messages import Prefetch, Prefetched
-from ftcomm.recovery.checkpoint_store import CheckpointStore
+from ftcomm.recovery.archive.archive import Archive
 from ftcomm.recovery.epoch_view import EpochView
 from ftcomm.recovery.events import Effect, PrefetchEnded, SendControl, StartPrefetch
 
@@ -14,9 +14,9 @@ from ftcomm.recovery.events import Effect, PrefetchEnded, SendControl, StartPref
 class Prefetching:
     """Orders of the tracker to fetch a checkpoint in advance, one at a time."""
 
-    def __init__(self, view: EpochView, checkpoints: CheckpointStore) -> None:
+    def __init__(self, view: EpochView, archive: Archive) -> None:
         self._view = view
-        self._checkpoints = checkpoints
+        self._archive = archive
         self._is_under_way = False
         self._number = 0  # of the newest fetch
         self._nbytes = 0
@@ -24,7 +24,7 @@ class Prefetching:
     @property
     def held(self) -> int:
         """The version that was fetched and is held; `PRELUDE` for none."""
-        return self._checkpoints.committed_version if self._nbytes else PRELUDE
+        return self._archive.committed_version if self._nbytes else PRELUDE
 
     def on_order(self, order: Prefetch) -> list[Effect]:
         """Fetch what the tracker names, unless a rank has come meanwhile or a fetch is under way.
@@ -33,7 +33,7 @@ class Prefetching:
         """
         if self._is_under_way:
             return []
-        if not self._is_without_rank or order.version <= self._checkpoints.committed_version:
+        if not self._is_without_rank or order.version <= self._archive.committed_version:
             return [self._said()]
         self._is_under_way = True
         self._number += 1
@@ -49,9 +49,9 @@ class Prefetching:
             return []
         self._is_under_way = False
         if ended.value is not None and self._is_without_rank:
-            self._checkpoints.put_fetched(ended.version, ended.value, ended.own)
+            self._archive.put_fetched(ended.version, ended.value, ended.own)
             if ended.has_locals:  # where all who hold one die, a plan must know that they existed
-                self._checkpoints.locals.expect(ended.version)
+                self._archive.locals.know(ended.version)
             self._nbytes = ended.nbytes
         return [self._said()]
 
@@ -63,11 +63,11 @@ class Prefetching:
         """Drop everything: another attempt has begun, in which the same version is another."""
         self._is_under_way, self._nbytes = False, 0
         self._number += 1
-        self._checkpoints.forget()
+        self._archive.forget_checkpoints()
 
     @property
     def _is_without_rank(self) -> bool:
         return not self._view.revoke_epoch
 
     def _said(self) -> SendControl:
-        return SendControl(Prefetched(self._checkpoints.committed_version, self._nbytes))
+        return SendControl(Prefetched(self._archive.committed_version, self._nbytes))

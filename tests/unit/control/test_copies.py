@@ -192,7 +192,8 @@ async def test_what_comes_is_held_and_the_rank_has_caught_up(
     core = driver.hub.core
     core.progress.begin(CALL, "t.py:7")
     assert core.copied.own().flat.tobytes() == OWN.tobytes()
-    assert core.log.copies.get(NAMES[1]).value.flat.tobytes() == OWN.tobytes()
+    kept = core.archive.copies.get(NAMES[1].position, NAMES[1].owner)
+    assert kept.value.flat.tobytes() == OWN.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -211,4 +212,4 @@ async def test_what_is_no_result_ends_the_link_and_nothing_is_held(
     assert isinstance(suspect, Suspect)
     assert suspect.ranks == (1,)
     assert re.search(words, suspect.reason)
-    assert len(driver.hub.core.log.copies) == 0
+    assert len(driver.hub.core.archive.copies) == 0

@@ -101,7 +101,7 @@ async def _say(far: Any, said: bytes) -> None:
 
 async def test_what_was_ordered_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     core, said = await fetched(monkeypatch, CHECKPOINT + LOCAL + b"".join(RESULTS) + END)
-    assert (core.checkpoints.committed.value, core.checkpoints.locals.get(1, 0)) == (STATE, STATE)
+    assert (core.archive.committed.value, core.archive.locals.get(1, 0)) == (STATE, STATE)
     assert core.log.positions() == [Position(0, 1, 0), Position(0, 1, 2)]
     assert {core.log.get(position).site for position in core.log.positions()} == {SITE}
     assert not [message for message in said if isinstance(message, Suspect)]
@@ -112,7 +112,7 @@ async def test_a_checkpoint_that_is_being_packed_is_waited_for(
 ) -> None:
     rest = LOCAL + b"".join(RESULTS) + END
     core, said = await fetched(monkeypatch, 1000 * WAIT + CHECKPOINT + rest)
-    assert (core.checkpoints.committed.value, core.checkpoints.locals.get(1, 0)) == (STATE, STATE)
+    assert (core.archive.committed.value, core.archive.locals.get(1, 0)) == (STATE, STATE)
     assert not [message for message in said if isinstance(message, Suspect)]
 
 
@@ -127,7 +127,7 @@ async def test_a_forked_child_keeps_no_connection_by_which_is_fetched(
         await _say(far, CHECKPOINT + LOCAL + b"".join(RESULTS) + END)
 
     core, _ = await fetched_from(monkeypatch, holder, digest=None, kept_from_children=kept)
-    assert (core.checkpoints.committed.value, kept.now) == (STATE, [])
+    assert (core.archive.committed.value, kept.now) == (STATE, [])
 
 
 STRAY = b"not ours"
@@ -201,8 +201,8 @@ async def test_a_holder_that_sends_what_was_not_ordered_is_suspected_and_nothing
     assert f"rank 1, asked for what is missing here, {cause}" in suspect.reason
     assert "[rank 1, epoch 2]" in suspect.reason
     kept = [
-        core.checkpoints.committed and core.checkpoints.committed.value,
-        core.checkpoints.locals.get(1, 0),
+        core.archive.committed and core.archive.committed.value,
+        core.archive.locals.get(1, 0),
     ]
     kept += [core.log.get(position).value.raw().tobytes() for position in core.log.positions()]
     assert [value for value in kept if value is not None] == [STATE] * before.count(STATE)
@@ -259,7 +259,7 @@ async def test_what_comes_in_many_pieces_is_whole(monkeypatch: pytest.MonkeyPatc
     state, local = item("checkpoint", 1, raw=raw), item("local", 1, rank=0, raw=raw[:64_000])
     results = [item("result", 1, seqno, raw=raw[seqno:]) for seqno in (0, 2)]
     core, _ = await fetched(monkeypatch, state + local + b"".join(results) + END)
-    assert (core.checkpoints.committed.value, core.checkpoints.locals.get(1, 0)) == (
+    assert (core.archive.committed.value, core.archive.locals.get(1, 0)) == (
         raw,
         raw[:64_000],
     )
@@ -278,7 +278,7 @@ async def test_what_there_is_no_memory_for_is_a_typed_failure(
     monkeypatch.setattr(fetch, "behind_each_other", full)
     core, (suspect,) = await fetched(monkeypatch, CHECKPOINT)
     assert "no room for 8 bytes: no terabyte" in suspect.reason
-    assert core.checkpoints.committed is None
+    assert core.archive.committed is None
 
 
 @pytest.mark.parametrize(("size", "replicas"), [(3, 2), (5, 3), (2, 2), (7, 2), (4, 9)])

@@ -64,7 +64,7 @@ class HeavyState(LazyState):
 async def a_holder(state: HeavyState) -> AsyncIterator[Any]:
     """A driver that holds version 1; its state is lifted at the end at the latest."""
     core: Any = a_member()
-    core.checkpoints.committed = Checkpoint(1, state)
+    core.archive.committed = Checkpoint(1, state)
     hub = SimpleNamespace(
         core=core,
         settings=SETTINGS,
@@ -225,7 +225,7 @@ async def test_what_comes_byte_by_byte_is_taken_however_long_it_takes(
         await send_all(checked_stream(hub, Trickle(far), 1), said)
 
     core, said = await fetched_from(monkeypatch, holder, settings=settings, digest=xxh3_digest)
-    assert (core.checkpoints.committed.value, core.checkpoints.locals.get(1, 0)) == (STATE, STATE)
+    assert (core.archive.committed.value, core.archive.locals.get(1, 0)) == (STATE, STATE)
     assert len(core.log.positions()) == len(RESULTS)
     assert not [message for message in said if isinstance(message, Suspect)]
     assert trio.current_time() > 10 * LIMIT_S
@@ -244,7 +244,7 @@ async def test_a_holder_that_falls_silent_is_suspected_whatever_it_has_said(
 
     core, (suspect,) = await fetched_from(monkeypatch, holder, settings=SETTINGS)
     assert "nothing came for 30 s" in suspect.reason
-    assert core.checkpoints.committed is None
+    assert core.archive.committed is None
     assert trio.current_time() == len(before) + LIMIT_S
 
 

@@ -23,10 +23,10 @@ from ftcomm.protocol.codec import encode
 from ftcomm.protocol.link_messages import FetchEnd, FetchItem, FetchWait, PartItem, PartRequest
 from ftcomm.protocol.messages import FatalReport, Revoke, Suspect
 from ftcomm.protocol.signature import Kind, LogMode, Signature
-from ftcomm.recovery.contributions.contribution_log import Contribution
+from ftcomm.recovery.archive.archive import Contribution
+from ftcomm.recovery.archive.results import LogEntry
 from ftcomm.recovery.events import FetchParts, PartsWanted, SendControl
 from ftcomm.recovery.machine import WorkerMachine
-from ftcomm.recovery.result_log import LogEntry
 from tests.helpers.kept_sockets import KeptSockets
 from tests.unit.recovery.worker_scenario import a_member, at, hear, plan
 

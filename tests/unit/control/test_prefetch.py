@@ -62,7 +62,7 @@ async def served(
     """The head of what a member sends that holds this, asked for version 1, and the rest."""
     near, far = trio.socket.socketpair()
     driver, slow = a_driver(**changes), SlowSocket(near, takes_s)
-    driver.hub.core.checkpoints.committed = held
+    driver.hub.core.archive.committed = held
     with near, far:
         await send_message(far, FetchRequest(prefetch.NO_EPOCH, 1, ()))
         await prefetch.serve_prefetch(driver, cast("trio.socket.SocketType", slow))

@@ -12,7 +12,7 @@ import ranks_of_a_host as harness
 
 from ftcomm.core.segment import SMALL_BYTES
 from ftcomm.protocol.position import MAX_SEQNO
-from ftcomm.recovery.result_log import ENTRY_BYTES
+from ftcomm.recovery.archive.results import ENTRY_BYTES
 from ftcomm.recovery.unasked_calls import (
     BYTES,
     CALLS,

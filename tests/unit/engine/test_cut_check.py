@@ -73,7 +73,7 @@ def test_an_open_pair_names_both_ranks_and_the_lines(
     core = SimpleNamespace(
         messages=SimpleNamespace(site_of=lambda _destination, index: f"job.py:{index}"),
         contact=SimpleNamespace(incarnation=incarnation, identity=SimpleNamespace(spare=False)),
-        checkpoints=SimpleNamespace(committed=Checkpoint(3, "state", digest)),
+        archive=SimpleNamespace(committed=Checkpoint(3, "state", digest)),
     )
     hub: Any = SimpleNamespace(lock=threading.Lock(), core=core)
     unused: Any = None

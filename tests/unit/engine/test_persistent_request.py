@@ -19,8 +19,8 @@ from ftcomm.engine import persistent_request
 from ftcomm.engine.persistent_request import PersistentRequest
 from ftcomm.memory.pool import LoggedResult, Pool
 from ftcomm.protocol.signature import Kind, Signature
+from ftcomm.recovery.archive.results import LogEntry
 from ftcomm.recovery.recent_calls import NO_CALL
-from ftcomm.recovery.result_log import LogEntry
 from ftcomm.recovery.unasked_calls import UNTIL_NS, UnaskedCalls
 from ftcomm.requests.request import CollectiveSpec
 from tests.helpers.interrupts import interrupted, places

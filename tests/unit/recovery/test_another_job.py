@@ -7,6 +7,7 @@ import pytest
 from ftcomm.protocol.durable.store_messages import Restore
 from ftcomm.protocol.messages import Hello, Report, Revoke, Welcome
 from ftcomm.protocol.spares.prefetch_messages import Prefetch
+from ftcomm.recovery.archive.results import LogEntry
 from ftcomm.recovery.events import (
     Attached,
     Detached,
@@ -17,7 +18,6 @@ from ftcomm.recovery.events import (
     VersionRestored,
 )
 from ftcomm.recovery.machine import Identity, MachineLimits, WorkerMachine, WorkerState
-from ftcomm.recovery.result_log import LogEntry
 from tests.unit.recovery.worker_scenario import NONCE, SIG, at, hear
 
 

@@ -6,8 +6,9 @@ from typing import Any
 from ftcomm.protocol.messages import FatalReport, Fetch, Revoke
 from ftcomm.protocol.position import PositionRange
 from ftcomm.protocol.signature import Kind, LogMode, Signature
+from ftcomm.recovery.archive.archive import Contribution
+from ftcomm.recovery.archive.results import LogEntry
 from ftcomm.recovery.contributions.contributed_calls import DIGEST_BYTES, Offer
-from ftcomm.recovery.contributions.contribution_log import Contribution
 from ftcomm.recovery.events import (
     Beat,
     FetchParts,
@@ -20,7 +21,6 @@ from ftcomm.recovery.events import (
     Wake,
 )
 from ftcomm.recovery.machine import Completion, NextStep, WorkerMachine
-from ftcomm.recovery.result_log import LogEntry
 from tests.unit.recovery.worker_scenario import a_member, at, hear, members, plan
 
 CALL = Signature(Kind.ALLTOALL, count=2, log=LogMode.CONTRIBUTIONS).encode()

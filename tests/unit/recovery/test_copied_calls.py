@@ -7,8 +7,9 @@ from ftcomm.protocol.link_messages import MAX_COPIES, CopyName
 from ftcomm.protocol.messages import FatalReport, Fetch, Fetched, Revoke
 from ftcomm.protocol.position import Position, PositionRange
 from ftcomm.protocol.signature import Kind, LogMode, Signature
+from ftcomm.recovery.archive.archive import ResultCopy
+from ftcomm.recovery.archive.results import LogEntry
 from ftcomm.recovery.contributions.contributed_calls import DIGEST_BYTES, Offer
-from ftcomm.recovery.copies.copy_store import ResultCopy
 from ftcomm.recovery.events import (
     Beat,
     CopyFetched,
@@ -21,7 +22,6 @@ from ftcomm.recovery.events import (
     Wake,
 )
 from ftcomm.recovery.machine import Completion, MachineLimits, WorkerMachine, WorkerState
-from ftcomm.recovery.result_log import LogEntry
 from tests.unit.recovery.worker_scenario import a_member, at, hear, members, plan
 
 CALL = Signature(Kind.ALLTOALL, count=4, log=LogMode.COPIES).encode()
@@ -142,7 +142,7 @@ def test_a_new_execution_replaces_the_copies_of_an_older_one() -> None:
     assert keep(core, 2, 2)
     assert core.copied.offer(of(2), asker=2) == result(2, 2)
     assert core.copied.offer(of(3), asker=3) is Offer.GONE
-    assert len(core.log.copies) == 1
+    assert len(core.archive.copies) == 1
 
 
 def test_copies_stay_until_their_version_commits() -> None:
@@ -210,7 +210,7 @@ def test_a_copy_of_another_execution_is_as_good_as_none() -> None:
     core = lagging()
     take(core, 2, 2)
     assert take(core, 0, 1, epoch=5) == [FetchCopies(2, 2, (of(0),)), Wake()]
-    assert core.log.copies.get(of(0)) is None
+    assert core.archive.copies.get(of(0).position, 0) is None
 
 
 def test_a_result_that_all_holders_have_lost_ends_the_job() -> None:
@@ -263,7 +263,7 @@ def test_nothing_is_taken_of_an_epoch_that_was_revoked() -> None:
     core = lagging()
     hear(core, Revoke(3, "lost worker 1"))
     assert take(core, 0, 1) == []
-    assert len(core.log.copies) == 0
+    assert len(core.archive.copies) == 0
 
 
 def test_a_rank_is_asked_for_as_many_as_a_request_names_and_then_for_more() -> None:

@@ -22,6 +22,7 @@ from ftcomm.protocol.messages import (
     Welcome,
 )
 from ftcomm.protocol.position import START, PositionRange
+from ftcomm.recovery.archive.results import ENTRY_BYTES, KEEP_BY_ALL_BYTES, LogEntry
 from ftcomm.recovery.events import (
     Attached,
     Beat,
@@ -48,7 +49,6 @@ from ftcomm.recovery.machine import (
     WorkerMachine,
     WorkerState,
 )
-from ftcomm.recovery.result_log import ENTRY_BYTES, KEEP_BY_ALL_BYTES, LogEntry
 from tests.unit.recovery.worker_scenario import (
     CLOSE,
     LOAD,
@@ -148,13 +148,13 @@ def test_checkpoint_commits_when_all_were_seen_to_hold_it() -> None:
     assert core.progress.complete_load(1, "w0", b"", now=0.0) is Completion.DONE
     execute(core, "g")
     assert core.progress.offer_checkpoint("w1", b"d") == 1
-    assert core.checkpoints.committed is not None
-    assert (core.checkpoints.committed.version, core.progress.position) == (0, at(0, 1))
+    assert core.archive.committed is not None
+    assert (core.archive.committed.version, core.progress.position) == (0, at(0, 1))
     assert core.progress.complete_checkpoint(1, now=0.0) == (Completion.DONE, ["g"])
     assert (
-        core.checkpoints.committed.version,
+        core.archive.committed.version,
         core.progress.position,
-        core.checkpoints.tentative,
+        core.archive.tentative,
         core.progress.is_quiescent,  # the next call takes the fast path
     ) == (1, at(1, 0), None, True)
 

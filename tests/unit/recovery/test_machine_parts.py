@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from ftcomm.recovery.checkpoint_store import CheckpointStore
+from ftcomm.recovery.archive.archive import Archive
 from ftcomm.recovery.epoch_view import EpochView
 from ftcomm.recovery.states import Checkpoint, Identity, MachineLimits, WorkerState
 from ftcomm.recovery.tracker_contact import TrackerContact
@@ -91,13 +91,13 @@ def test_new_limits_hold_for_the_next_gap() -> None:
 
 
 def test_a_checkpoint_is_loadable_once_it_is_committed_and_ones_own_local_state_is_here() -> None:
-    store = CheckpointStore()
+    store = Archive()
     store.offer(Checkpoint(1, "w1", b"d"), 0, "mine")
     assert (store.committed_version, store.tentative_version, store.digest) == (-1, 1, b"d")
     assert store.keep_local(1, 1, "theirs")
     assert not store.keep_local(2, 1, "theirs"), "nobody has offered version 2"
     assert store.loadable(1, 0) is None
-    assert store.commit() == 1
+    assert store.commit_tentative() == (1, [])
     assert (store.committed_version, store.tentative_version, store.digest) == (1, -1, b"")
     assert store.loadable(1, 0) == Checkpoint(1, "w1", b"d")
     assert store.loadable(1, 2) is None, "the local state of rank 2 is not here"

@@ -25,6 +25,7 @@ from ftcomm.protocol.messages import (
     Welcome,
 )
 from ftcomm.protocol.position import PositionRange
+from ftcomm.recovery.archive.results import LogEntry
 from ftcomm.recovery.events import (
     Attached,
     Beat,
@@ -45,7 +46,6 @@ from ftcomm.recovery.events import (
 )
 from ftcomm.recovery.machine import Completion, Identity, MachineLimits, WorkerMachine
 from ftcomm.recovery.recent_calls import NO_CALL, Called
-from ftcomm.recovery.result_log import LogEntry
 from tests.unit.recovery.worker_scenario import NONCE, SIG, a_member, at, hear, plan
 
 STATE = ObjectOrder("state", -1, 0, 9)
@@ -219,7 +219,7 @@ def test_a_spare_says_how_long_the_prelude_is_once_a_plan_has_told_it() -> None:
     core = WorkerMachine(Identity("s0", NONCE, "h", "a", 1), MachineLimits(), now=0.0)
     core.handle(Attached(), now=0.0)
     hear(core, Welcome("job", 1, 1, 2, 0, ()))
-    core.checkpoints.put_fetched(1, "state 1")  # in advance
+    core.archive.put_fetched(1, "state 1")  # in advance
     hear(core, Revoke(2, "lost w0"))
     hear(core, MarkVersion(1))
     assert [said.prelude_length for said in pack(core, 1)] == [-1]

@@ -57,7 +57,7 @@ def test_a_plan_at_that_version_has_nothing_to_fetch() -> None:
     fetched(core, 3)
     hear(core, Revoke(2, "lost"))
     hear(core, plan(2, at(3, 0)))
-    held = core.checkpoints.loadable(3, 0)
+    held = core.archive.loadable(3, 0)
     assert (core.view.is_live, held and held.value) == (True, "state")
 
 
@@ -82,7 +82,7 @@ def test_what_comes_after_the_report_is_dropped() -> None:
     hear(core, order(3))
     hear(core, Revoke(2, "lost"))
     core.handle(PrefetchEnded(1, 3, "state", 5), now=0.0)
-    assert core.checkpoints.committed is None
+    assert core.archive.committed is None
 
 
 def test_a_spare_that_has_got_a_rank_fetches_nothing() -> None:
@@ -111,7 +111,7 @@ def test_what_an_earlier_attempt_has_ordered_is_dropped() -> None:
     again(core, "job.2")
     hear(core, order(2))
     assert core.handle(PrefetchEnded(1, 3, "state", 5), now=0.0) == []
-    assert core.checkpoints.committed is None
+    assert core.archive.committed is None
 
 
 def test_a_plan_hears_that_the_version_has_local_states() -> None:

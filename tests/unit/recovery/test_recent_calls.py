@@ -2,10 +2,10 @@
 
 from ftcomm.protocol.messages import AskCalls, CallMade, Calls, Mismatch
 from ftcomm.protocol.signature import Kind, Signature
+from ftcomm.recovery.archive.results import LogEntry
 from ftcomm.recovery.events import DescribeState, MismatchSeen, SendControl
 from ftcomm.recovery.machine import Checkpoint, Completion, NextStep, WorkerMachine
 from ftcomm.recovery.recent_calls import CALLS_KEPT
-from ftcomm.recovery.result_log import LogEntry
 from tests.unit.recovery.worker_scenario import LOAD, SIG, a_member, at, execute, hear
 
 SAVE = Signature(Kind.CHECKPOINT).encode()
@@ -92,7 +92,7 @@ def test_a_call_whose_input_was_not_needed_is_told_as_the_log_has_it() -> None:
 
 def test_a_prelude_that_was_cut_short_is_not_compared_with_a_whole_one() -> None:
     core = a_member(frontier=at(3, 0), prelude_length=7)
-    core.checkpoints.committed = Checkpoint(3, b"state")
+    core.archive.committed = Checkpoint(3, b"state")
     core.log.add(at(-1, 0), LogEntry(SIG, "a"))
     core.progress.begin(SIG, "t.py:1")
     core.progress.replay(now=0.0)

@@ -8,11 +8,11 @@ import pytest
 
 from ftcomm.protocol.messages import AskCalls, Calls, Report, Revoke
 from ftcomm.protocol.position import PositionRange
-from ftcomm.recovery import result_log
+from ftcomm.recovery.archive import results
+from ftcomm.recovery.archive.results import ENTRY_BYTES, KEEP_BY_ALL_BYTES, LogEntry, Results
 from ftcomm.recovery.events import Beat, SendControl
 from ftcomm.recovery.machine import Completion, NextStep, WorkerMachine
 from ftcomm.recovery.recent_calls import CALLS_KEPT, NO_CALL, Called
-from ftcomm.recovery.result_log import ENTRY_BYTES, KEEP_BY_ALL_BYTES, LogEntry, ResultLog
 from ftcomm.recovery.unasked_calls import EPOCH, KEPT_ROOM, SEQNO, STEP, UNTIL_NS
 from tests.unit.recovery.worker_scenario import SIG, a_member, at, execute, hear, members, plan
 
@@ -239,9 +239,9 @@ def test_the_core_makes_no_more_calls_where_a_report_would_be_too_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its results stay until the commit, each a run where those between them go."""
-    monkeypatch.setattr(result_log, "RUNS_OF_A_FRAME", 4)
-    monkeypatch.setattr(result_log, "GAPS_BETWEEN_COUNTS", 1)
-    log = ResultLog()
+    monkeypatch.setattr(results, "RUNS_OF_A_FRAME", 4)
+    monkeypatch.setattr(results, "GAPS_BETWEEN_COUNTS", 1)
+    log = Results()
     log.set_keeping(index=0, stride=9, keep_by_all=1 << 20)
     words = log.unasked.words
     log.unasked.position = at(0, 0)

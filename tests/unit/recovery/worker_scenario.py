@@ -5,9 +5,9 @@ from typing import Any
 from ftcomm.protocol.messages import Member, Plan, Revoke, Welcome
 from ftcomm.protocol.position import START, Position
 from ftcomm.protocol.signature import Kind, Signature
+from ftcomm.recovery.archive.results import LogEntry
 from ftcomm.recovery.events import Attached, Effect, Received
 from ftcomm.recovery.machine import Completion, Identity, MachineLimits, NextStep, WorkerMachine
-from ftcomm.recovery.result_log import LogEntry
 
 SIG = Signature(Kind.ALLREDUCE, count=3).encode()
 LOAD = Signature(Kind.LOAD).encode()

@@ -6,7 +6,7 @@ from ftcomm.errors import CollectiveMismatchError, JobLostError
 from ftcomm.protocol.durable.store_messages import Restore
 from ftcomm.protocol.messages import AskCalls, Calls, Leaves, Revoke, Settled
 from ftcomm.protocol.position import PRELUDE
-from ftcomm.recovery.replica_placement import keep_order, keep_stride
+from ftcomm.recovery.archive.placement import keep_order, keep_stride
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.ending import end_with_error
 from ftcomm_tracker.core.group_state import GroupState, Members

@@ -11,13 +11,13 @@ from ftcomm.protocol.message_splitting import MAX_RUNS
 from ftcomm.protocol.messages import Fetch, Member, Plan, Report, Route
 from ftcomm.protocol.position import PRELUDE, START, Position
 from ftcomm.protocol.signature import Kind, agree, is_open
-from ftcomm.recovery.replica_placement import (
+from ftcomm.recovery.archive.placement import (
     is_replica_holder,
     keep_order,
     keep_stride,
     kept_seqnos,
 )
-from ftcomm.recovery.result_log import compress
+from ftcomm.recovery.archive.results import compress
 from ftcomm_tracker.core.mismatch_inquiry import Evidence, Side
 from ftcomm_tracker.core.plan_local_state import (
     all_copied,

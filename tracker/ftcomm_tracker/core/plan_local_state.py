@@ -7,7 +7,7 @@ without all of them (rule R6).  Pure, as the rest of the decision.
 from collections.abc import Mapping, Sequence
 
 from ftcomm.protocol.messages import LocalFetch, Member, Report
-from ftcomm.recovery.replica_placement import local_owners, local_replica_holders
+from ftcomm.recovery.archive.placement import local_owners, local_replica_holders
 
 Holders = Mapping[int, Sequence[int]]  # by owner: the ranks that reported its local state
 

@@ -3,10 +3,9 @@
 import re
 from typing import TYPE_CHECKING
 
-from ftcomm.protocol.link_messages import CopyName
 from ftcomm.protocol.messages import FatalDecision
 from ftcomm.protocol.position import Position
-from ftcomm.recovery.replica_placement import local_owners
+from ftcomm.recovery.archive.placement import local_owners
 from ftcomm_chaos.sim.workload import Value, exchanged, ports_of
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ class CopyRules:
                 if position >= at or position.version != at.version:
                     continue
                 for owner in {core.view.rank, *owners} - closed:
-                    held, due = core.log.copies.get(CopyName(position, owner)), results.get(owner)
+                    held, due = core.archive.copies.get(position, owner), results.get(owner)
                     process.require(held is not None, f"lacks {owner}'s result of {position} (R20)")
                     assert held is not None
                     process.require(
@@ -73,6 +72,6 @@ class CopyRules:
         assert named is not None, fatal_decision
         owner, version, seqno = map(int, named.groups())
         position = Position(0, version, seqno)
-        copy = process.core.log.copies.get(CopyName(position, owner))
+        copy = process.core.archive.copies.get(position, owner)
         due = self._results.get(position, {}).get(owner)
         return copy is not None and due is not None and copy.value == due

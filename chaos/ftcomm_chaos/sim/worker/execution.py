@@ -11,10 +11,10 @@ from ftcomm.collectives.selection import schedule_for
 from ftcomm.protocol.frame_header import FrameHeader
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind
+from ftcomm.recovery.archive.placement import local_distances
+from ftcomm.recovery.archive.results import LogEntry
 from ftcomm.recovery.events import LinkDown, MismatchSeen
 from ftcomm.recovery.machine import Completion, NextStep, WorkerState
-from ftcomm.recovery.replica_placement import local_distances
-from ftcomm.recovery.result_log import LogEntry
 from ftcomm_chaos.sim.network.frames import Frame, check_frame
 from ftcomm_chaos.sim.workload import SimulatedCall, Value
 

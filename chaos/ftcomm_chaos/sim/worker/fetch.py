@@ -94,17 +94,17 @@ def items_of(
     """Yield the items that `far` sends to `process`; a plan names only true holders (rule R2)."""
     core, load, epoch = far.core, order.load, order.epoch
     if load > PRELUDE:
-        held = core.checkpoints.committed
+        held = core.archive.committed
         if held is None or held.version != load:
             raise Violation(f"{far} was named as a holder of checkpoint {load}, but has {held}")
         yield CheckpointFetched(epoch, load, packed(held.value))
     version = order.local_version
     for rank in order.locals:
-        local = core.checkpoints.locals.get(version, rank)
+        local = core.archive.locals.get(version, rank)
         if local is None:
             raise Violation(
                 f"{far} was named as a holder of the local state of rank {rank} in "
-                f"{version} for {process}, but has {core.checkpoints.locals.report()}"
+                f"{version} for {process}, but has {core.archive.report_locals()}"
             )
         yield LocalFetched(epoch, version, rank, local)
     for run in order.runs:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ftcomm.protocol.link_messages import CopyName
+from ftcomm.recovery.archive.archive import ResultCopy
 from ftcomm.recovery.contributions.contributed_calls import Offer
-from ftcomm.recovery.copies.copy_store import ResultCopy
 from ftcomm.recovery.events import (
     CopyFetched,
     CopyLost,

@@ -444,11 +444,11 @@ def begin_prefetch(process: SimulatedProcess, start: StartPrefetch) -> None:
 
     def serve() -> None:
         ended = PrefetchEnded(start.number)
-        held = far.core.checkpoints.committed if far is not None and far.alive else None
+        held = far.core.archive.committed if far is not None and far.alive else None
         is_packed = held is not None and not isinstance(held.value, UsersState)
         if held is not None and is_packed and held.version >= order.version:
             assert far is not None
-            locals_ = far.core.checkpoints.locals.of(held.version)
+            locals_ = far.core.archive.locals.of(held.version)
             ended = PrefetchEnded(
                 start.number, held.version, held.value, 8, has_locals=locals_ is not None
             )

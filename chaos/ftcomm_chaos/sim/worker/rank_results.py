@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind
+from ftcomm.recovery.archive.archive import Contribution
+from ftcomm.recovery.archive.results import LogEntry
 from ftcomm.recovery.contributions.contributed_calls import DIGEST_BYTES
-from ftcomm.recovery.contributions.contribution_log import Contribution
 from ftcomm.recovery.events import PartsWanted
-from ftcomm.recovery.result_log import LogEntry
 from ftcomm_chaos.sim.worker.execution import (
     STAGE,
     Thread,

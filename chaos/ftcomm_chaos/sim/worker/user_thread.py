@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ftcomm.collectives.selection import synchronising
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind
+from ftcomm.recovery.archive.results import LogEntry
 from ftcomm.recovery.events import (
     CheckpointCommitted,
     Leaving,
@@ -20,7 +21,6 @@ from ftcomm.recovery.events import (
 )
 from ftcomm.recovery.machine import Checkpoint, NextStep, WorkerState
 from ftcomm.recovery.recent_calls import NO_CALL
-from ftcomm.recovery.result_log import LogEntry
 from ftcomm_chaos.sim.fault_injection import CutShort, Killed
 from ftcomm_chaos.sim.worker.execution import (
     SITE,
@@ -210,7 +210,7 @@ def _load(process: "SimulatedProcess") -> Thread:
 def _loaded(
     process: "SimulatedProcess", position: Position, version: int, state: int, epoch: int | None
 ) -> tuple[int, int, int]:
-    local = process.core.checkpoints.locals.get(version, process.core.view.rank)
+    local = process.core.archive.locals.get(version, process.core.view.rank)
     if local is None:
         local = default_local(process.core.view.rank)
     process.monitor.on_load(process, position, version, (state, local), epoch=epoch)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from ftcomm.protocol.durable.store_messages import Marked, ObjectOrder, ObjectWritten
 from ftcomm.protocol.field_types import MAX_OBJECT_ORDERS
 from ftcomm.protocol.position import PositionRange
-from ftcomm.recovery.result_log import compress
+from ftcomm.recovery.archive.results import compress
 
 STATE, LOCAL, PRELUDE_KIND = "state", "local", "prelude"
 UNKNOWN = -1  # how many results the prelude has: a spare learns it from its first plan

@@ -39,7 +39,7 @@ def test_own_and_copies_of_others_are_committed_together() -> None:
     assert core.progress.keep_local(1, 1, 1, "theirs")
     assert held(core) == (LocalStates(1, (0, 1)),)
     assert core.progress.complete_checkpoint(1, now=0.0)[0] is Completion.DONE
-    assert (held(core), core.checkpoints.locals.get(1, 0)) == ((LocalStates(1, (0, 1)),), "mine")
+    assert (held(core), core.archive.locals.get(1, 0)) == ((LocalStates(1, (0, 1)),), "mine")
 
 
 def test_the_copies_of_an_old_version_go_when_the_next_is_committed() -> None:

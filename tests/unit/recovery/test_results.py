@@ -8,19 +8,19 @@ from hypothesis import strategies as st
 from ftcomm.protocol.field_types import RUNS_OF_A_FRAME
 from ftcomm.protocol.host_groups import grouping_of
 from ftcomm.protocol.position import Position, PositionRange
-from ftcomm.recovery.replica_placement import (
+from ftcomm.recovery.archive.placement import (
     is_replica_holder,
     keep_order,
     keep_stride,
     local_owners,
     local_replica_holders,
 )
-from ftcomm.recovery.result_log import (
+from ftcomm.recovery.archive.results import (
     ENTRY_BYTES,
     GAPS_BETWEEN_COUNTS,
     KEEP_BY_ALL_BYTES,
     LogEntry,
-    ResultLog,
+    Results,
     compress,
 )
 
@@ -29,27 +29,27 @@ def at(version: int, seqno: int) -> Position:
     return Position(0, version, seqno)
 
 
-def filled(*positions: Position, index: int = 0, stride: int = 2) -> ResultLog:
-    log = ResultLog()
+def filled(*positions: Position, index: int = 0, stride: int = 2) -> Results:
+    log = Results()
     log.set_keeping(index, stride)
     for position in positions:
         log.add(position, LogEntry(b"s", str(position)))
     return log
 
 
-def execute(log: ResultLog, position: Position, nbytes: int = 0) -> list[Any]:
+def execute(log: Results, position: Position, nbytes: int = 0) -> list[Any]:
     """One synchronising call, as the worker's core has it logged; gives what went."""
     entry = LogEntry(b"s", str(position), nbytes)
     return log.succeed(position, entry)
 
 
-def seqnos(log: ResultLog, version: int) -> list[int]:
+def seqnos(log: Results, version: int) -> list[int]:
     return [position.seqno for position in log.positions() if position.version == version]
 
 
-def keeps_small(budget: int, index: int = 0, stride: int = 4) -> ResultLog:
+def keeps_small(budget: int, index: int = 0, stride: int = 4) -> Results:
     """A log that keeps small results up to `budget` bytes a version, and every fourth of all."""
-    log = ResultLog()
+    log = Results()
     log.set_keeping(index, stride, budget)
     return log
 

@@ -15,9 +15,7 @@ from typing import Any
 
 from ftcomm.protocol.field_types import RUNS_OF_A_FRAME
 from ftcomm.protocol.position import PRELUDE, START, Position, PositionRange
-from ftcomm.recovery.contributions.contribution_log import ContributionLog
-from ftcomm.recovery.copies.copy_store import CopyStore
-from ftcomm.recovery.replica_placement import is_replica_holder
+from ftcomm.recovery.archive.placement import is_replica_holder
 from ftcomm.recovery.unasked_calls import KEPT_ROOM, UnaskedCalls
 
 GAPS_BETWEEN_COUNTS = 1024  # results that go from between others; each makes a run or two
@@ -112,14 +110,10 @@ class KeptByAll:
             self._prelude_end = min(self._prelude_end, position.seqno)
 
 
-class ResultLog:
+class Results:
     """Results by position, with retention. All methods are for the holder of the core's lock."""
 
     def __init__(self) -> None:
-        # This rank's inputs to calls of which it does not log the result.
-        self.contributions = ContributionLog()
-        # Results that are of one rank each, its own and those that it holds for others.
-        self.copies = CopyStore()
         self._entries: dict[Position, LogEntry] = {}
         self.unasked = UnaskedCalls()  # more results, which calls have logged without asking
         self._unproven: list[Position] = []  # ordered: held, not yet known to be stable
@@ -212,7 +206,7 @@ class ResultLog:
         self._pinned = [p for p in self._pinned if not self._is_outdated(p)]
         released = [self._entries.pop(position).value for position in outdated]
         self.unasked.commit(self._committed)
-        return released + self.contributions.commit(version) + self.copies.commit(version)
+        return released
 
     def forget(self) -> None:
         """Release what was read for another job: this process has had no plan of it."""

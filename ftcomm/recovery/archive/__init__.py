@@ -1,0 +1,1 @@
+"""All that a member keeps for replay, for itself and for others."""
