@@ -23,7 +23,9 @@ PACKAGES = (("ftcomm", "."), ("ftcomm_tracker", "tracker"), ("ftcomm_chaos", "ch
 LEFT_OUT = (
     "ftcomm_chaos/sim/",
     "ftcomm_chaos/explorer/",
+    "ftcomm_chaos/whole/",
     "ftcomm_chaos/commands/sim.py",
+    "ftcomm_chaos/commands/whole.py",
     "ftcomm_chaos/commands/explore.py",
 )
 
